@@ -1,0 +1,1 @@
+//! Benchmarks of Peregrine. See `benches/`.

@@ -1,0 +1,40 @@
+//! The rows of one block, as the index stores them.
+
+/// One block's contribution to the tweak index, column by column.
+///
+/// Row `i` is the `i`-th eligible transaction of the block in block order. All vectors except [`outputs`](Self::outputs)
+/// have one entry per row; row `i` owns `output_counts[i]` consecutive entries of `outputs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockRows {
+    /// The tweak point `T = input_hash·A`: affine x then y, 32 bytes each, little-endian.
+    pub points: Vec<[u8; 64]>,
+    /// Transaction ids in internal byte order (the order in which they are hashed, not the displayed one).
+    pub txids: Vec<[u8; 32]>,
+    /// Position of the transaction in the block and its largest taproot output.
+    pub meta: Vec<RowMeta>,
+    /// How many taproot outputs each row has; at least one.
+    pub output_counts: Vec<u32>,
+    /// First 8 bytes of the x-only key of each taproot output, in output order.
+    pub outputs: Vec<[u8; 8]>,
+}
+
+/// What filters need to know of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowMeta {
+    /// Position of the transaction in its block; the coinbase is 0.
+    pub position: u32,
+    /// Value of the largest taproot output, in satoshi.
+    pub max_value: u64,
+}
+
+impl BlockRows {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    /// Whether the block has no eligible transaction.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+}

@@ -1,0 +1,1 @@
+//! BIP352 silent payments: keys, labels, addresses, eligibility, tweaks, and the scan engine.

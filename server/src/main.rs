@@ -1,0 +1,3 @@
+//! The `peregrine` program.
+
+fn main() {}
