@@ -1,0 +1,138 @@
+//! Cuts rows into parts, spreads the parts over cores, and confirms what a backend finds.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rayon::prelude::*;
+
+use crate::backend::{Backend, Candidate, PreparedScan, RowBatch, reference};
+use crate::keys::ScanTarget;
+use crate::tweak::Tweak;
+
+/// A row in which libsecp256k1 confirmed what a backend found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Number of the row, counted over the whole index.
+    pub row: u64,
+    /// Which of the targets.
+    pub target: usize,
+    /// The transaction's tweak.
+    pub tweak: Tweak,
+    /// The slots that match (see [`Candidate::slot`]): 0 without a label, else 1 + index of the label. Ascending.
+    pub slots: Vec<u32>,
+}
+
+/// What a running scan is told and tells. The callbacks come from many threads at once.
+#[derive(Clone, Copy)]
+pub struct Control<'a> {
+    /// Set it to stop the scan within 100 ms.
+    pub cancel: &'a AtomicBool,
+    /// Called after every part with the number of rows done so far.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Why a scan ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    /// Somebody set [`Control::cancel`].
+    #[error("the scan was cancelled")]
+    Cancelled,
+    /// The threads could not be started.
+    #[error("can't start the scan threads: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+}
+
+/// A backend and the threads that run it.
+pub struct Engine {
+    backend: Box<dyn Backend>,
+    pool: rayon::ThreadPool,
+}
+
+impl Engine {
+    /// An engine with so many threads; 0 stands for one per core.
+    pub fn new(backend: Box<dyn Backend>, threads: usize) -> Result<Self, ScanError> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("scan-{index}"))
+            .build()?;
+        Ok(Self { backend, pool })
+    }
+
+    /// Name of the backend.
+    pub fn backend(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Scans all rows of `batches` for all targets. Matches come in the order of rows, then targets.
+    pub fn scan(
+        &self,
+        targets: &[ScanTarget],
+        batches: &[RowBatch<'_>],
+        control: Control<'_>,
+    ) -> Result<Vec<Match>, ScanError> {
+        let prepared = self.backend.prepare(targets);
+        let parts = cut(batches, prepared.batch_rows());
+        let done = AtomicU64::new(0);
+        let matches = Mutex::new(Vec::new());
+        self.pool.install(|| {
+            parts.par_iter().try_for_each(|(batch, rows)| {
+                if control.cancel.load(Ordering::Relaxed) {
+                    return Err(ScanError::Cancelled);
+                }
+                let part = batches[*batch].slice(rows.clone());
+                let found = scan_part(&*prepared, targets, part);
+                if !found.is_empty() {
+                    matches.lock().expect("no thread panics while it holds the list").extend(found);
+                }
+                let rows_done = done.fetch_add(rows.len() as u64, Ordering::Relaxed) + rows.len() as u64;
+                (control.progress)(rows_done);
+                Ok(())
+            })
+        })?;
+        let mut matches = matches.into_inner().expect("no thread panics while it holds the list");
+        matches.sort_by_key(|found: &Match| (found.row, found.target));
+        Ok(matches)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({}, {} threads)", self.backend(), self.threads())
+    }
+}
+
+/// Parts of at most `size` rows, as (batch, rows of the batch).
+fn cut(batches: &[RowBatch<'_>], size: usize) -> Vec<(usize, Range<usize>)> {
+    batches
+        .iter()
+        .enumerate()
+        .flat_map(|(number, batch)| {
+            let rows = batch.len();
+            (0..rows).step_by(size).map(move |from| (number, from..rows.min(from + size)))
+        })
+        .collect()
+}
+
+fn scan_part(prepared: &dyn PreparedScan, targets: &[ScanTarget], part: RowBatch<'_>) -> Vec<Match> {
+    let mut candidates = Vec::new();
+    prepared.scan(part, &mut candidates);
+    let rows: BTreeSet<(u32, u32)> = candidates.iter().map(|c: &Candidate| (c.row, c.target)).collect();
+    rows.into_iter()
+        .filter_map(|(row, target)| {
+            let point = &part.points[row as usize];
+            let slots =
+                reference::row_slots(&targets[target as usize], point, part.row_outputs(row as usize));
+            // A candidate that the reference doesn't confirm is a backend's mistake; it must not reach anybody.
+            let tweak = Tweak::from_row(point).filter(|_| !slots.is_empty())?;
+            Some(Match { row: part.first_row + u64::from(row), target: target as usize, tweak, slots })
+        })
+        .collect()
+}
