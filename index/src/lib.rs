@@ -2,3 +2,4 @@
 
 pub mod rows;
 pub mod source;
+pub mod store;
