@@ -1,4 +1,34 @@
 //! Where blocks come from.
+//!
+//! - [`connect`] finds out how to talk to a node and gives a [`NodeSource`]; [`RestSource`] and [`RpcSource`] are the two
+//!   ways.
+//! - [`Waiter`] repeats a call until the node answers.
+//! - [`parse_block`] turns bytes into a checked block, also for chains that don't come from a node.
+//!
+//! Hashes are [`BlockHash`] values, whose bytes stand in the order in which they are hashed and whose text in the usual
+//! reversed one.
+
+mod auth;
+mod block;
+mod discover;
+mod http;
+mod node;
+mod rest;
+mod rpc;
+mod rpc_json;
+mod secret;
+mod wait;
+
+pub use auth::Credentials;
+pub use block::{
+    MAX_BLOCK_LEN, MAX_SPENT_LEN, decode_block, decode_spent_outputs, encode_spent_outputs, parse_block,
+};
+pub use discover::{LocalNode, default_data_dir, default_rpc_port, find_local_node};
+pub use node::{DEFAULT_TIMEOUT, NodeConfig, NodeKind, NodeSource, connect};
+pub use rest::RestSource;
+pub use rpc::RpcSource;
+pub use secret::Secret;
+pub use wait::{WaitError, WaitEvent, Waiter};
 
 use bitcoin::block::Header;
 use bitcoin::{Block, BlockHash, TxOut};
@@ -22,6 +52,9 @@ pub struct Tip {
 }
 
 /// Why a source did not answer.
+///
+/// The texts don't say which source it was: whoever shows them puts [`ChainSource::describe`] in front. They never hold a
+/// secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The node can't answer now but may later: not up yet, warming up, restarting, overloaded. Waiting helps.
@@ -51,8 +84,9 @@ pub trait ChainSource: Send + Sync {
     /// Hash of the block at this height of the best chain; `None` above the tip.
     fn hash_at(&self, height: u32) -> Result<Option<BlockHash>, SourceError>;
 
-    /// Up to `count` headers of the best chain that follow the block `after` (which stands at `after_height`), in order.
-    /// Empty when `after` is the tip; `None` when `after` isn't on the best chain.
+    /// Up to `count` headers of the best chain that follow the block `after` (which stands at `after_height`), in order
+    /// and each checked to follow the one before. A source may return fewer than `count`, but at least one when there is
+    /// one. Empty when `after` is the tip; `None` when `after` isn't on the best chain.
     fn headers_after(
         &self,
         after: BlockHash,
@@ -62,4 +96,17 @@ pub trait ChainSource: Send + Sync {
 
     /// One block with the outputs that it spends.
     fn block(&self, hash: BlockHash) -> Result<BlockWithPrevouts, SourceError>;
+}
+
+/// How many of `headers`, from the first, follow `after` and each other.
+fn link_headers(after: BlockHash, headers: &[Header]) -> usize {
+    let mut previous = after;
+    headers
+        .iter()
+        .take_while(|header| {
+            let follows = header.prev_blockhash == previous;
+            previous = header.block_hash();
+            follows
+        })
+        .count()
 }
