@@ -1,5 +1,17 @@
-//! From a chain to a tweak index: chain sources, the index on disk, and the indexer between them.
+//! From a chain to a tweak index and to what a scan of it finds.
+//!
+//! - [`source`]: where blocks come from: a Bitcoin Core node over REST or JSON-RPC.
+//! - [`rows`]: what a block adds to the index.
+//! - [`store`]: the tweak index on disk, one writer and many readers.
+//! - [`indexer`]: follows a source and writes the index.
+//! - [`scan`]: scans heights of the index and looks up the outputs that were found.
+//! - [`synthetic`]: a chain made up from a seed, for the demo and for tests.
 
+pub mod indexer;
 pub mod rows;
+pub mod scan;
 pub mod source;
 pub mod store;
+pub mod synthetic;
+
+pub use rows::{BlockRows, RowMeta};

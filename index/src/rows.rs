@@ -1,5 +1,12 @@
 //! The rows of one block, as the index stores them.
 
+use bitcoin::Transaction;
+use bitcoin::hashes::Hash;
+use peregrine_scanner::tweak::taproot_key;
+use peregrine_scanner::{Tweak, transaction_tweak};
+
+use crate::source::BlockWithPrevouts;
+
 /// One block's contribution to the tweak index, column by column.
 ///
 /// Row `i` is the `i`-th eligible transaction of the block in block order. All vectors except [`outputs`](Self::outputs)
@@ -36,5 +43,37 @@ impl BlockRows {
     /// Whether the block has no eligible transaction.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
+    }
+}
+
+impl BlockRows {
+    /// The rows of a block: its eligible transactions in block order, each with its tweak and all its taproot outputs.
+    /// Nothing is left out for its value or because it is spent already.
+    pub fn of_block(block: &BlockWithPrevouts) -> Self {
+        let mut rows = Self::default();
+        let transactions = block.block.txdata.iter().zip(&block.prevouts);
+        for (position, (transaction, prevouts)) in (0..).zip(transactions) {
+            if let Some(tweak) = transaction_tweak(transaction, prevouts) {
+                rows.push(position, transaction, &tweak);
+            }
+        }
+        rows
+    }
+
+    fn push(&mut self, position: u32, transaction: &Transaction, tweak: &Tweak) {
+        let before = self.outputs.len();
+        let mut max_value = 0;
+        for output in &transaction.output {
+            if let Some(key) = taproot_key(&output.script_pubkey) {
+                let mut prefix = [0; 8];
+                prefix.copy_from_slice(&key[..8]);
+                self.outputs.push(prefix);
+                max_value = max_value.max(output.value.to_sat());
+            }
+        }
+        self.points.push(tweak.to_row());
+        self.txids.push(transaction.compute_txid().to_byte_array());
+        self.meta.push(RowMeta { position, max_value });
+        self.output_counts.push((self.outputs.len() - before) as u32);
     }
 }
