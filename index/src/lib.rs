@@ -2,3 +2,5 @@
 
 pub mod rows;
 pub mod source;
+#[cfg(feature = "testkit")]
+pub mod testkit;
