@@ -305,7 +305,7 @@ fn rpc_reads_a_block() {
 
 #[test]
 fn rpc_blocks_are_checked() {
-    let sample = sample_block(zero(), 1);
+    let sample = sample_block(BlockHash::from_byte_array([9; 32]), 1);
     let hash = sample.block.block_hash();
     let changed = |path: &str, value: Value| {
         let mut block = verbose(&sample);
@@ -329,7 +329,7 @@ fn rpc_blocks_are_checked() {
         ("/tx/1/hex", json!("0")),
         ("/tx/1/hex", json!("ü")),
         ("/tx/1/vin", json!([])),
-        ("/tx/1/vin", json!("")),
+        ("/tx/1/vin", json!("é".repeat(10_000))),
         ("/tx/1/vin/0/prevout", json!([])),
         ("/tx/1/vin/0/prevout/value", json!(-0.1)),
         ("/tx/1/vin/0/prevout/value", json!("0.1")),
@@ -339,7 +339,7 @@ fn rpc_blocks_are_checked() {
         ("/tx/1/vin/0/prevout/scriptPubKey/hex", json!("5")),
     ] {
         let text = invalid(changed(path, value));
-        assert!(text.len() < 600 && text.is_ascii() || text.contains('…'), "{path}: {text}");
+        assert!(text.len() < 600 && text.is_ascii(), "{path}: {text}");
     }
     // What a node before version 23 answers.
     let text = refused(changed("/tx/1/vin/0", json!({"txid": "00"})));

@@ -156,12 +156,19 @@ impl TestNode {
         self.child = None;
     }
 
-    /// Kills the node (SIGKILL), as a power cut would.
+    /// Kills the node (SIGKILL), as a power cut would. Blocks since the last [`flush`](Self::flush) are lost: after
+    /// [`launch`](Self::launch) its chain is shorter.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Makes the node write all blocks to disk.
+    pub fn flush(&self) {
+        // The first thing that this call does is to write everything down.
+        self.call("gettxoutsetinfo", json!(["none"]));
     }
 
     /// Stops the node and starts it again on the same data; `args` replace the further arguments of
