@@ -14,4 +14,7 @@ pub mod source;
 pub mod store;
 pub mod synthetic;
 
+#[cfg(feature = "testkit")]
+pub mod testkit;
+
 pub use rows::{BlockRows, RowMeta};

@@ -8,8 +8,8 @@ use bitcoin::hashes::Hash;
 use bitcoin::{BlockHash, Network};
 
 use super::block::{MAX_BLOCK_LEN, decode_block, decode_spent_outputs, spent_outputs_limit};
-use super::http::{HttpClient, NodeAddress, Reply, excerpt};
-use super::rpc_json::ChainInfo;
+use super::http::{HttpClient, NodeAddress, Reply};
+use super::rpc_json::{ChainInfo, parse};
 use super::{BlockWithPrevouts, ChainSource, SourceError, Tip, link_headers};
 
 /// Most headers that one request may ask for.
@@ -95,9 +95,7 @@ impl ChainSource for RestSource {
 
     fn tip(&self) -> Result<Tip, SourceError> {
         let body = self.expect_ok(self.http.get("/rest/chaininfo.json", MAX_SMALL)?, None)?;
-        let info: ChainInfo = serde_json::from_slice(&body)
-            .map_err(|e| SourceError::Invalid(format!("chaininfo: {e}: {}", excerpt(&body))))?;
-        Ok(info.into())
+        Ok(parse::<ChainInfo>("chaininfo", &body)?.into())
     }
 
     fn hash_at(&self, height: u32) -> Result<Option<BlockHash>, SourceError> {

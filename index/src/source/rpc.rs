@@ -6,13 +6,12 @@ use bitcoin::block::Header;
 use bitcoin::consensus::deserialize;
 use bitcoin::hex::FromHex;
 use bitcoin::{BlockHash, Network};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::auth::{Authorization, Credentials};
-use super::http::{HttpClient, NodeAddress, Reply, excerpt};
-use super::rpc_json::{Answer, ChainInfo, ErrorOnly, RpcError, Text, VerboseBlock};
+use super::http::{HttpClient, NodeAddress, Reply};
+use super::rpc_json::{Answer, ChainInfo, ErrorOnly, RpcError, Text, VerboseBlock, parse};
 use super::{BlockWithPrevouts, ChainSource, SourceError, Tip, link_headers};
 
 /// Longest answer with a block. A full block of ordinary transactions takes about 20 MB as JSON; scripts of many small
@@ -151,11 +150,6 @@ impl RpcSource {
             },
         }
     }
-}
-
-fn parse<'a, T: Deserialize<'a>>(what: &str, body: &'a [u8]) -> Result<T, SourceError> {
-    serde_json::from_slice(body)
-        .map_err(|e| SourceError::Invalid(format!("answer to {what}: {e}: {}", excerpt(body))))
 }
 
 /// Result or error of a call. An answer with neither is invalid.

@@ -17,6 +17,15 @@ use super::block::{invalid, make_txout};
 use super::http::excerpt;
 use super::{BlockWithPrevouts, SourceError, Tip, block};
 
+/// Reads what a node sent in answer to `what`.
+pub(super) fn parse<'a, T: Deserialize<'a>>(what: &str, body: &'a [u8]) -> Result<T, SourceError> {
+    serde_json::from_slice(body).map_err(|e| {
+        // The error may repeat a whole string of the answer.
+        let e = excerpt(e.to_string().as_bytes());
+        SourceError::Invalid(format!("answer to {what}: {e}: {}", excerpt(body)))
+    })
+}
+
 /// One answer, alone or in a batch. Which of `result` and `error` are there differs between versions of the protocol.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
