@@ -37,6 +37,8 @@ pub struct Plan {
     pub seed: u64,
     /// Transactions per block besides the coinbase.
     pub transactions: u32,
+    /// One in so many transactions pays a wallet, if its inputs allow that.
+    pub payment_every: u32,
 }
 
 /// A wallet that receives payments.
@@ -261,7 +263,7 @@ fn contents(
                 planted: vec![],
             };
             for _ in 0..plan.transactions {
-                contents.add_transaction(&mut rng, wallets, height);
+                contents.add_transaction(&mut rng, wallets, height, plan.payment_every);
             }
             contents
         })
@@ -287,7 +289,7 @@ fn coinbase(rng: &mut StdRng, height: u32) -> Transaction {
 }
 
 impl Contents {
-    fn add_transaction(&mut self, rng: &mut StdRng, wallets: &[Wallet], height: u32) {
+    fn add_transaction(&mut self, rng: &mut StdRng, wallets: &[Wallet], height: u32, payment_every: u32) {
         let kinds = if rng.random_ratio(1, 30) { &InputKind::ALL[..] } else { &InputKind::ALL[..14] };
         let coins: Vec<Coin> = (0..rng.random_range(1..=3)).map(|_| random_coin(rng, kinds)).collect();
         let input_keys: Vec<_> = coins.iter().filter_map(Coin::input_key).collect();
@@ -296,7 +298,7 @@ impl Contents {
 
         // Who is paid: (wallet, label), in the order of k for each wallet.
         let mut payments: Vec<(usize, Option<u32>)> = Vec::new();
-        if eligible && rng.random_ratio(1, 20) {
+        if eligible && rng.random_ratio(1, payment_every.max(1)) {
             let wallet = rng.random_range(0..wallets.len());
             for _ in 0..*[1, 1, 1, 2, 3, 8].choose(rng).expect("not empty") {
                 payments.push((wallet, random_label(rng, &wallets[wallet])));

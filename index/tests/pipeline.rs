@@ -14,7 +14,7 @@ use peregrine_index::synthetic::{Plan, Planted, SyntheticChain};
 use peregrine_scanner::backend::reference::Reference;
 use peregrine_scanner::{Backend, Candidate, Engine, PreparedScan, RowBatch, ScanTarget};
 
-const PLAN: Plan = Plan { blocks: 120, reorg_depth: 6, seed: 21, transactions: 10 };
+const PLAN: Plan = Plan { blocks: 120, reorg_depth: 6, seed: 21, transactions: 10, payment_every: 20 };
 
 /// Small segments, so that blocks straddle them.
 fn params() -> IndexParams {

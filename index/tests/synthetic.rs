@@ -10,7 +10,7 @@ use peregrine_scanner::receive::find_outputs;
 use peregrine_scanner::tweak::taproot_key;
 use peregrine_scanner::{Tweak, transaction_tweak};
 
-const PLAN: Plan = Plan { blocks: 60, reorg_depth: 5, seed: 7, transactions: 12 };
+const PLAN: Plan = Plan { blocks: 60, reorg_depth: 5, seed: 7, transactions: 12, payment_every: 20 };
 
 /// Everything that belongs to the wallets, by going through the blocks without any index.
 fn found(chain: &SyntheticChain) -> Vec<Planted> {

@@ -1,1 +1,7 @@
-//! Library of the `peregrine` program.
+//! Library of the `peregrine` program: configuration and command line.
+
+pub mod cli;
+pub mod config;
+mod interrupt;
+mod progress;
+mod secret;

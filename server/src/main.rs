@@ -1,3 +1,7 @@
 //! The `peregrine` program.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    peregrine::cli::main()
+}
