@@ -1,14 +1,12 @@
 //! Blocks and spent outputs: real ones are read exactly, broken ones give an error.
 
-#[path = "common/fixtures.rs"]
-mod fixtures;
 #[path = "common/sample.rs"]
 mod sample;
 
 use std::fs;
 use std::path::Path;
 
-use bitcoin::consensus::{deserialize, serialize};
+use bitcoin::consensus::serialize;
 use bitcoin::hashes::Hash;
 use bitcoin::hex::FromHex;
 use bitcoin::{Amount, Block, BlockHash, ScriptBuf, TxOut};
@@ -16,6 +14,7 @@ use peregrine_index::source::{
     BlockWithPrevouts, MAX_BLOCK_LEN, SourceError, decode_block, decode_spent_outputs, encode_spent_outputs,
     parse_block,
 };
+use peregrine_index::testkit::{fixtures, mainnet_block_866342};
 use proptest::prelude::*;
 use sample::{assemble, sample_block};
 
@@ -209,31 +208,12 @@ proptest! {
 
 #[test]
 fn mainnet_block_866342_is_read() {
-    let Some(dir) = fixtures::fixtures("mainnet_block_866342_is_read") else { return };
-    let dir = dir.join("mainnet-block-866342");
-    let raw = zstd::decode_all(&fs::read(dir.join("raw.zst")).unwrap()[..]).unwrap();
-    let spent_json = zstd::decode_all(&fs::read(dir.join("spent_utxos.zst")).unwrap()[..]).unwrap();
-    let spent_json: Vec<serde_json::Value> = serde_json::from_slice(&spent_json).unwrap();
-    let mut spent = spent_json.iter().map(|entry| {
-        let txout = &entry["txout"];
-        let script = Vec::<u8>::from_hex(txout["script_pubkey"].as_str().unwrap()).unwrap();
-        TxOut {
-            value: Amount::from_sat(txout["value"].as_u64().unwrap()),
-            script_pubkey: ScriptBuf::from_bytes(script),
-        }
-    });
-    let block: Block = deserialize(&raw).unwrap();
-    let prevouts: Vec<Vec<TxOut>> = block
-        .txdata
-        .iter()
-        .map(|tx| if tx.is_coinbase() { Vec::new() } else { spent.by_ref().take(tx.input.len()).collect() })
-        .collect();
-    assert_eq!(spent.count(), 0);
-    let bytes = encode_spent_outputs(&prevouts);
-    let parsed = parse_block(block.block_hash(), &raw, &bytes).unwrap();
+    let Some(known) = mainnet_block_866342("mainnet_block_866342_is_read") else { return };
+    let bytes = known.spent;
+    let parsed = parse_block(known.hash, &known.raw, &bytes).unwrap();
     assert_eq!(parsed.block.txdata.len(), 4864);
     assert_eq!(parsed.block.bip34_block_height().unwrap(), 866_342);
-    assert_eq!(parsed.prevouts, prevouts);
+    assert_eq!(parsed.prevouts, known.prevouts);
     // Every truncation at an interesting place, and some changes, on something of real size.
     for len in (0..bytes.len()).step_by(997) {
         invalid(decode_spent_outputs(&parsed.block, &bytes[..len]));
@@ -242,7 +222,7 @@ fn mainnet_block_866342_is_read() {
 
 #[test]
 fn other_real_blocks_are_read() {
-    let Some(dir) = fixtures::fixtures("other_real_blocks_are_read") else { return };
+    let Some(dir) = fixtures("other_real_blocks_are_read") else { return };
     let mut files: Vec<_> =
         fs::read_dir(dir.join("signet-blocks")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "bin"));
