@@ -90,11 +90,11 @@ fn only_the_next_block_with_consistent_rows_is_taken() {
     assert!(matches!(error, StoreError::NotNext { .. }), "{error}");
 
     let spoil: [fn(&mut BlockRows); 7] = [
-        |r| drop(r.points.pop()),
-        |r| drop(r.txids.pop()),
-        |r| drop(r.meta.pop()),
-        |r| drop(r.output_counts.pop()),
-        |r| drop(r.outputs.pop()),
+        |r| r.points.truncate(r.points.len() - 1),
+        |r| r.txids.truncate(r.txids.len() - 1),
+        |r| r.meta.truncate(r.meta.len() - 1),
+        |r| r.output_counts.truncate(r.output_counts.len() - 1),
+        |r| r.outputs.truncate(r.outputs.len() - 1),
         |r| r.output_counts[1] = 0,
         |r| r.output_counts[1] = u32::MAX,
     ];
