@@ -182,7 +182,9 @@ impl State {
 
     /// Overwrites the file in place: 32 bytes inside one disk sector, so that a power loss leaves the old or the new.
     pub(super) fn write(self, file: &File) -> io::Result<()> {
-        file.write_all_at(&self.encode(), 0)
+        file.write_all_at(&self.encode(), 0)?;
+        // Whatever else a damaged file held.
+        file.set_len(STATE_LEN as u64)
     }
 
     /// Reads the file once; for a writer, which has nobody to race with.

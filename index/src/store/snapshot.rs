@@ -136,7 +136,7 @@ impl Snapshot {
     ///
     /// An item is [`Outdated`](StoreError::Outdated) when a rollback was noticed on the way, and
     /// [`Corrupt`](StoreError::Corrupt) for files that are shorter than the block records say or whose output counts
-    /// make no sense.
+    /// make no sense. An error is the last item.
     ///
     /// # Errors
     /// [`NoSuchRows`](StoreError::NoSuchRows) for rows beyond [`rows`](Self::rows).
@@ -147,11 +147,16 @@ impl Snapshot {
         if rows.end > self.rows() {
             return Err(StoreError::NoSuchRows { start: rows.start, end: rows.end, rows: self.rows() });
         }
-        Ok(self.shared.layout.parts(rows).map(|part| {
-            self.shared.slice(part).map_err(|error| match self.is_current() {
+        let mut parts = self.shared.layout.parts(rows);
+        let mut failed = false;
+        Ok(std::iter::from_fn(move || {
+            let part = parts.next().filter(|_| !failed)?;
+            let slice = self.shared.slice(part).map_err(|error| match self.is_current() {
                 Ok(false) => StoreError::Outdated(self.shared.dir.clone()),
                 _ => error,
-            })
+            });
+            failed = slice.is_err();
+            Some(slice)
         }))
     }
 
