@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands: formatting, lints, documentation, and all tests, among them those
+# against a real Bitcoin Core (built once, see build-bitcoind.sh). Prints at the end how many of those ran.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s\n' "$*"; }
+
+step "formatting"
+cargo fmt --all --check
+
+step "lints"
+cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+step "a real Bitcoin Core"
+PEREGRINE_BITCOIND=$(tools/build-bitcoind.sh)
+export PEREGRINE_BITCOIND
+version=$("$PEREGRINE_BITCOIND" -version | head -n 1)
+echo "$version"
+
+step "tests"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test --workspace --locked 2>&1 | tee "$log"
+
+node_tests=$(grep -cE '^test ([a-z0-9_]+::)*node_[a-z0-9_]+ \.\.\. ok$' "$log" || true)
+skipped=$(grep -c '^SKIPPED' "$log" || true)
+step "all tests passed; $node_tests node tests ran against $version; $skipped checks were skipped for want of fixtures"
+if [ "$node_tests" -eq 0 ]; then
+  echo "no node test ran, which can't be right" >&2
+  exit 1
+fi
