@@ -1,1 +1,15 @@
 //! secp256k1 arithmetic for scanning silent payments, one module per instruction set.
+#![allow(dead_code, unused)]
+mod arch;
+mod comb;
+mod field;
+mod isa;
+mod lanes;
+mod machine;
+mod modn;
+mod program;
+mod recode;
+mod scan;
+mod sha;
+pub use isa::Isa;
+pub use scan::{Hit, KernelError, KeyMaterial, Rows, Scanner};
