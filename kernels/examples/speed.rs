@@ -1,6 +1,7 @@
 //! Times every available backend against libsecp256k1's pipeline on the same rows, interleaved.
 //!
-//! `cargo run --release -p peregrine-kernels --example speed -- [rows] [keys] [labels] [rounds]`
+//! `cargo run --release -p peregrine-kernels --example speed -- [rows] [keys] [labels] [rounds]`; the environment may name
+//! several `ISA`, `CHUNK` (rows), and `POINTS` and `ORBITS` (kept per row), separated by commas.
 
 use peregrine_kernels::{Isa, KeyMaterial, Rows, Scanner};
 use bitcoin::hashes::{Hash, HashEngine, sha256};
@@ -52,15 +53,35 @@ fn main() {
     for _ in 0..2 {
         tag.input(&sha256::Hash::hash(b"BIP0352/SharedSecret").to_byte_array());
     }
-    let only = std::env::var("ISA").ok();
-    let scanners: Vec<(Isa, Scanner)> = Isa::ALL
-        .iter()
-        .filter(|isa| isa.is_available() && only.as_ref().is_none_or(|o| o.split(',').any(|n| n == isa.name())))
-        .map(|isa| (*isa, Scanner::new(*isa, &keys).expect("valid keys")))
-        .collect();
+    let list = |name: &str| -> Vec<String> {
+        std::env::var(name).map(|v| v.split(',').map(String::from).collect()).unwrap_or_default()
+    };
+    let numbers = |name: &str| -> Vec<Option<usize>> {
+        let values: Vec<_> = list(name).iter().map(|v| v.parse().ok()).collect();
+        if values.is_empty() { vec![None] } else { values }
+    };
+    let only = list("ISA");
+    let mut scanners: Vec<(String, Scanner)> = Vec::new();
+    for isa in Isa::ALL.iter().filter(|isa| isa.is_available()) {
+        if !only.is_empty() && !only.iter().any(|name| name == isa.name()) {
+            continue;
+        }
+        for chunk in numbers("CHUNK") {
+            for points in numbers("POINTS") {
+                for orbits in numbers("ORBITS") {
+                    let mut name = isa.name().to_string();
+                    for value in [chunk, points, orbits].iter().flatten() {
+                        name += &format!(" {value}");
+                    }
+                    let shape = points.zip(orbits);
+                    scanners.push((name, Scanner::tuned(*isa, &keys, shape, chunk).expect("valid keys")));
+                }
+            }
+        }
+    }
     let mut best = vec![f64::INFINITY; scanners.len()];
     let mut reference = f64::INFINITY;
-    let sample = uncompressed.len().min(1000);
+    let sample = uncompressed.len().min(300);
     for _ in 0..rounds {
         let start = Instant::now();
         let mut found = 0;
@@ -79,9 +100,9 @@ fn main() {
         }
     }
     println!("{count} rows, {key_count} keys, {label_count} labels; ns per row and key, minima of {rounds}");
-    println!("libsecp256k1 {reference:9.0}");
-    for ((isa, _), ns) in scanners.iter().zip(&best) {
-        println!("{:12} {ns:9.0}  {:6.2}x", isa.name(), reference / ns);
+    println!("libsecp256k1         {reference:9.0}");
+    for ((name, _), ns) in scanners.iter().zip(&best) {
+        println!("{name:20} {ns:9.0}  {:6.2}x", reference / ns);
     }
 }
 

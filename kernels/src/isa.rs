@@ -1,6 +1,9 @@
 //! The instruction sets, and which of them this processor has.
 
-use crate::field::{Field, scalar::Scalar};
+use crate::field::{
+    Field,
+    scalar::{Portable, Scalar},
+};
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +77,14 @@ impl Isa {
         }
     }
 
+    /// Whether the scalar backend may use BMI2 and ADX; `PEREGRINE_PORTABLE` in the environment says no, for tests.
+    #[cfg(target_arch = "x86_64")]
+    fn has_carry_chains(self) -> bool {
+        std::arch::is_x86_feature_detected!("bmi2")
+            && std::arch::is_x86_feature_detected!("adx")
+            && std::env::var_os("PEREGRINE_PORTABLE").is_none()
+    }
+
     /// The fastest that this processor has.
     pub fn detect() -> Isa {
         *Isa::ALL.iter().rev().find(|isa| isa.is_available()).unwrap_or(&Isa::Scalar)
@@ -105,15 +116,19 @@ pub(crate) fn dispatch<V: Visit>(isa: Isa, visit: V) -> Result<V::Output, &'stat
     }
     #[cfg(target_arch = "x86_64")]
     {
-        use crate::arch::{avx2::A4, avx512::A8, ifma::I8, ifma256::I4};
+        use crate::arch::{adx::Adx, avx2::A4, avx512::A8, ifma::I8, ifma256::I4};
         use crate::field::{r29::R29, r52::R52};
         match isa {
-            Isa::Scalar => {}
+            Isa::Scalar => {
+                if Isa::Scalar.has_carry_chains() {
+                    return Ok(visit.visit::<Scalar<Adx>>());
+                }
+            }
             Isa::Avx2 => return Ok(visit.visit::<R29<A4>>()),
             Isa::Avx512 => return Ok(visit.visit::<R29<A8>>()),
             Isa::Ifma => return Ok(visit.visit::<R52<I8>>()),
             Isa::Ifma256 => return Ok(visit.visit::<R52<I4>>()),
         }
     }
-    Ok(visit.visit::<Scalar>())
+    Ok(visit.visit::<Scalar<Portable>>())
 }

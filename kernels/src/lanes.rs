@@ -72,6 +72,32 @@ impl<T: Copy> Drop for Wiped<T> {
     }
 }
 
+/// The slots of all rows: entry `slot·vectors + vector`.
+pub(crate) struct Slots<F: Field> {
+    entries: Wiped<Entry<F>>,
+    vectors: usize,
+}
+
+impl<F: Field> Slots<F> {
+    pub(crate) fn new(slots: usize, vectors: usize) -> Self {
+        let one = F::one();
+        Slots { entries: Wiped::new(Entry { x: one, bx: one, y: one }, slots * vectors), vectors }
+    }
+
+    #[inline(always)]
+    fn entry(&self, slot: usize, vector: usize) -> &Entry<F> {
+        &self.entries[slot * self.vectors + vector]
+    }
+
+    pub(crate) fn get(&self, slot: usize, len: usize) -> &[Entry<F>] {
+        &self.entries[slot * self.vectors..][..len]
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: usize, len: usize) -> &mut [Entry<F>] {
+        &mut self.entries[slot * self.vectors..][..len]
+    }
+}
+
 /// The points of a chunk and the operation under way.
 pub(crate) struct State<F: Field> {
     pub(crate) cells: Wiped<Cell<F>>,
@@ -105,8 +131,52 @@ pub(crate) enum Start<'a, F: Field> {
     Second,
     /// Addition of a tabulated point, ±ω^unit times the entry.
     Table(&'a [Entry<F>], Operand),
+    /// Addition of one of eight slots, chosen by a digit of each row.
+    Chosen(&'a Slots<F>, Digits<'a>),
     /// Addition of an entry of the generator's table, chosen by a window of each row's t.
     Comb(&'a [Packed], &'a [[u64; 4]], usize),
+}
+
+/// Which of the odd multiples in the slots each row takes: window u stands for 2u − 15.
+#[derive(Clone, Copy)]
+pub(crate) struct Digits<'a> {
+    pub(crate) windows: &'a [[u64; 3]],
+    pub(crate) window: usize,
+    /// Whether the multiple of ω·T is meant.
+    pub(crate) beta: bool,
+}
+
+impl Digits<'_> {
+    /// The chosen x and y of the rows of one vector, and the lanes to negate.
+    #[inline(always)]
+    fn choose<F: Field>(&self, slots: &Slots<F>, vector: usize) -> (F::Fe, F::Fe, u32) {
+        let one = F::one();
+        let (mut x, mut y) = (one, one);
+        let mut negative = 0;
+        let windows = &self.windows[vector * F::LANES..(vector + 1) * F::LANES];
+        for (lane, windows) in windows.iter().enumerate() {
+            let u = (windows[self.window / 16] >> (self.window % 16 * 4) & 15) as usize;
+            negative |= u32::from(u < 8) << lane;
+            let entry = slots.entry(if u < 8 { 7 - u } else { u - 8 }, vector);
+            copy_lane::<F>(&mut x, if self.beta { &entry.bx } else { &entry.x }, lane);
+            copy_lane::<F>(&mut y, &entry.y, lane);
+        }
+        (x, y, negative)
+    }
+}
+
+/// Copies one lane of an element.
+#[inline(always)]
+fn copy_lane<F: Field>(to: &mut F::Fe, from: &F::Fe, lane: usize) {
+    let words = size_of::<F::Fe>() / 8;
+    let (to, from) = (core::ptr::from_mut(to).cast::<u64>(), core::ptr::from_ref(from).cast::<u64>());
+    let mut at = lane;
+    while at < words {
+        // SAFETY: an element is an array of `words` 64-bit words, limb by limb with one word per lane, and `at`
+        // is below that; the references are to different elements.
+        unsafe { *to.add(at) = *from.add(at) };
+        at += F::LANES;
+    }
 }
 
 const NOTHING: u8 = 0;
@@ -116,6 +186,7 @@ const SECOND: u8 = 3;
 const ADD: u8 = 4;
 const ADD_X: u8 = 5;
 const TABLE: u8 = 2;
+const CHOSEN: u8 = 5;
 const COMB: u8 = 4;
 
 impl<F: Field> State<F> {
@@ -124,6 +195,11 @@ impl<F: Field> State<F> {
         let wide = F::sub(&one, &one);
         let cell = Cell { x: one, y: one, product: one, den: wide, num: wide, slope: one };
         State { cells: Wiped::new(cell, vectors), len: 0, reverse: false, poisoned: 0 }
+    }
+
+    /// Makes the chosen slots the current points.
+    pub(crate) fn choose(&mut self, slots: &Slots<F>, digits: Digits<'_>) {
+        F::enter(Choose::<F> { state: self, slots, digits });
     }
 
     /// Starts over with `len` vectors of rows.
@@ -142,20 +218,44 @@ impl<F: Field> State<F> {
         match (finish, start) {
             (Finish::Nothing, Start::Double) => run!(NOTHING, DOUBLE),
             (Finish::Nothing, Start::Table(..)) => run!(NOTHING, TABLE),
+            (Finish::Nothing, Start::Chosen(..)) => run!(NOTHING, CHOSEN),
             (Finish::Nothing, Start::Comb(..)) => run!(NOTHING, COMB),
             (Finish::Nothing, _) => *inverse,
             (Finish::Double, Start::Double) => run!(DOUBLE, DOUBLE),
             (Finish::Double, Start::Table(..)) => run!(DOUBLE, TABLE),
+            (Finish::Double, Start::Chosen(..)) => run!(DOUBLE, CHOSEN),
             (Finish::Double, _) => run!(DOUBLE, NOTHING),
             (Finish::First, _) => run!(FIRST, SECOND),
             (Finish::Second, Start::Double) => run!(SECOND, DOUBLE),
             (Finish::Second, Start::Table(..)) => run!(SECOND, TABLE),
+            (Finish::Second, Start::Chosen(..)) => run!(SECOND, CHOSEN),
             (Finish::Second, _) => run!(SECOND, NOTHING),
             (Finish::Add, Start::Double) => run!(ADD, DOUBLE),
             (Finish::Add, Start::Table(..)) => run!(ADD, TABLE),
             (Finish::Add, Start::Comb(..)) => run!(ADD, COMB),
             (Finish::Add, _) => run!(ADD, NOTHING),
             (Finish::AddX, _) => run!(ADD_X, NOTHING),
+        }
+    }
+}
+
+struct Choose<'a, F: Field> {
+    state: &'a mut State<F>,
+    slots: &'a Slots<F>,
+    digits: Digits<'a>,
+}
+
+impl<F: Field> Job<F> for Choose<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (one, zero) = (F::one(), F::splat(&[0; 4]));
+        let len = self.state.len;
+        for (i, cell) in self.state.cells[..len].iter_mut().enumerate() {
+            let (x, y, negative) = self.digits.choose(self.slots, i);
+            cell.x = x;
+            cell.y = F::mul_w(&F::signed_sub(&y, negative, &zero), &one);
         }
     }
 }
@@ -251,6 +351,15 @@ impl<F: Field, const FINISH: u8, const START: u8> Job<F> for Pass<'_, F, FINISH,
                         };
                         cell.num =
                             if operand.neg { F::neg_sum(&entry.y, &y) } else { F::sub(&entry.y, &y) };
+                    }
+                    cell.product = run;
+                    run = F::mul_w(&cell.den, &run);
+                }
+                CHOSEN => {
+                    if let Start::Chosen(slots, digits) = self.start {
+                        let (qx, qy, negative) = digits.choose(slots, i);
+                        cell.den = F::sub(&qx, &x);
+                        cell.num = F::signed_sub(&qy, negative, &y);
                     }
                     cell.product = run;
                     run = F::mul_w(&cell.den, &run);

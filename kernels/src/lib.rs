@@ -1,6 +1,7 @@
 //! secp256k1 arithmetic for scanning silent payments, one module per instruction set.
 #![allow(dead_code, unused)]
 mod arch;
+mod batch;
 mod comb;
 mod field;
 mod isa;
@@ -11,5 +12,6 @@ mod program;
 mod recode;
 mod scan;
 mod sha;
+pub use batch::{lift_x_batch, mul_batch};
 pub use isa::Isa;
 pub use scan::{Hit, KernelError, KeyMaterial, Rows, Scanner};

@@ -1,29 +1,8 @@
 //! Runs programs on the rows of a chunk, several machines side by side with their inversions shared.
 
 use crate::field::{BETA, Field, Job};
-use crate::lanes::{Entry, Factor, Finish, Start, State, Wiped, invert};
+use crate::lanes::{Entry, Factor, Finish, Slots, Start, State, invert};
 use crate::program::{Op, Program};
-
-/// The slots of all rows: entry `slot·vectors + vector`.
-pub(crate) struct Slots<F: Field> {
-    entries: Wiped<Entry<F>>,
-    vectors: usize,
-}
-
-impl<F: Field> Slots<F> {
-    pub(crate) fn new(slots: usize, vectors: usize) -> Self {
-        let one = F::one();
-        Slots { entries: Wiped::new(Entry { x: one, bx: one, y: one }, slots * vectors), vectors }
-    }
-
-    pub(crate) fn get(&self, slot: usize, len: usize) -> &[Entry<F>] {
-        &self.entries[slot * self.vectors..][..len]
-    }
-
-    pub(crate) fn get_mut(&mut self, slot: usize, len: usize) -> &mut [Entry<F>] {
-        &mut self.entries[slot * self.vectors..][..len]
-    }
-}
 
 /// Where a program stands.
 pub(crate) struct Machine<'a> {

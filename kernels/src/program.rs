@@ -243,6 +243,21 @@ impl Shape {
     }
 }
 
+/// The program that fills slot j < 8 with (2j + 1)·T, and slot 8 with 2T.
+pub(crate) fn odd_multiples() -> Program {
+    let mut b = Builder { program: Program::default(), current: [1, 0, 0, 0], slots: vec![[0; 4]; 9] };
+    b.store(0);
+    b.double();
+    b.store(8);
+    b.add(Operand { slot: 0, unit: 0, neg: false });
+    b.store(1);
+    for slot in 2..8 {
+        b.add(Operand { slot: 8, unit: 0, neg: false });
+        b.store(slot);
+    }
+    b.program
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,8 @@
 use crate::comb;
 use crate::field::{Field, Job, Packed, scalar, split_point};
 use crate::isa::{Isa, Visit, dispatch};
-use crate::lanes::{Factor, Finish, Start, State, Wiped, invert};
-use crate::machine::{self, Machine, Slots};
+use crate::lanes::{Factor, Finish, Slots, Start, State, Wiped, invert};
+use crate::machine::{self, Machine};
 use crate::program::{Program, Shape};
 use crate::{modn, sha};
 use std::sync::{Mutex, PoisonError};
@@ -105,7 +105,27 @@ impl Scanner {
         Self::with_shape(isa, keys, Shape::for_keys(keys.len()), None)
     }
 
-    pub(crate) fn with_shape(
+    /// As [`Scanner::new`], with a chosen shape (points per row, orbit elements) and rows per chunk, for tests
+    /// and measurements.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scanner::new`].
+    #[doc(hidden)]
+    pub fn tuned(
+        isa: Isa,
+        keys: &[KeyMaterial],
+        shape: Option<(usize, usize)>,
+        rows: Option<usize>,
+    ) -> Result<Scanner, KernelError> {
+        let shape = match shape {
+            Some((points, orbits)) => Shape { points, step: 128 / points, orbits },
+            None => Shape::for_keys(keys.len()),
+        };
+        Self::with_shape(isa, keys, shape, rows)
+    }
+
+    fn with_shape(
         isa: Isa,
         keys: &[KeyMaterial],
         shape: Shape,
@@ -159,7 +179,7 @@ struct Scratch<F: Field> {
     slots: Slots<F>,
     /// x(S), then t, of the rows of each key in the group.
     secrets: Vec<Wiped<[u64; 4]>>,
-    odd: Wiped<bool>,
+    ys: Wiped<[u64; 4]>,
     label_products: Wiped<F::Fe>,
 }
 
@@ -201,7 +221,7 @@ impl<F: Field> Engine<F> {
             }
             Ok(Key { program, top, missing, labels })
         };
-        let rows = rows.unwrap_or(if shape.points == 1 { 4096 } else { 1024 });
+        let rows = rows.unwrap_or(if shape.points == 1 { F::CHUNK } else { 1024 });
         comb::table();
         Ok(Engine {
             keys: keys.iter().enumerate().map(make).collect::<Result<_, _>>()?,
@@ -221,7 +241,7 @@ impl<F: Field> Engine<F> {
                 states: (0..group).map(|_| State::new(self.vectors)).collect(),
                 slots: Slots::new(self.shape.slots(), self.vectors),
                 secrets: (0..group).map(|_| Wiped::new([0; 4], rows)).collect(),
-                odd: Wiped::new(false, rows),
+                ys: Wiped::new([0; 4], rows),
                 label_products: Wiped::new(F::one(), LABELS * self.vectors),
             })
         })
@@ -252,9 +272,9 @@ impl<F: Field> Engine<F> {
 
             for ((key, state), ts) in keys.iter().zip(states.iter_mut()).zip(&mut s.secrets) {
                 let ts = &mut ts[..len * F::LANES];
-                let odd = &mut s.odd[..len * F::LANES];
-                F::enter(Unload::<F> { state, xs: ts, odd });
-                sha::shared_secrets(ts, odd);
+                let ys = &mut s.ys[..len * F::LANES];
+                F::enter(Unload::<F> { state, xs: ts, ys });
+                sha::shared_secrets(ts, ys);
                 for (t, bad) in ts.iter().zip(bad.iter_mut()) {
                     *bad |= !modn::is_valid(t);
                 }
@@ -353,9 +373,9 @@ impl<F: Field> Scan for Engine<F> {
     }
 }
 
-struct LoadRows<'a, F: Field> {
-    points: &'a [[u8; 64]],
-    state: &'a mut State<F>,
+pub(crate) struct LoadRows<'a, F: Field> {
+    pub(crate) points: &'a [[u8; 64]],
+    pub(crate) state: &'a mut State<F>,
 }
 
 impl<F: Field> Job<F> for LoadRows<'_, F> {
@@ -372,11 +392,11 @@ impl<F: Field> Job<F> for LoadRows<'_, F> {
     }
 }
 
-/// Takes the canonical x and the parity of y out of the lanes.
-struct Unload<'a, F: Field> {
-    state: &'a State<F>,
-    xs: &'a mut [[u64; 4]],
-    odd: &'a mut [bool],
+/// Takes canonical coordinates out of the lanes.
+pub(crate) struct Unload<'a, F: Field> {
+    pub(crate) state: &'a State<F>,
+    pub(crate) xs: &'a mut [[u64; 4]],
+    pub(crate) ys: &'a mut [[u64; 4]],
 }
 
 impl<F: Field> Job<F> for Unload<'_, F> {
@@ -384,14 +404,10 @@ impl<F: Field> Job<F> for Unload<'_, F> {
 
     #[inline(always)]
     fn run(self) {
-        let rows = self.xs.chunks_exact_mut(F::LANES).zip(self.odd.chunks_exact_mut(F::LANES));
-        for (cell, (xs, odd)) in self.state.cells.iter().zip(rows) {
-            let mut ys = [[0; 4]; 8];
+        let rows = self.xs.chunks_exact_mut(F::LANES).zip(self.ys.chunks_exact_mut(F::LANES));
+        for (cell, (xs, ys)) in self.state.cells.iter().zip(rows) {
             F::to_words(&cell.x, xs);
-            F::to_words(&cell.y, &mut ys[..F::LANES]);
-            for (odd, y) in odd.iter_mut().zip(&ys) {
-                *odd = y[0] & 1 != 0;
-            }
+            F::to_words(&cell.y, ys);
         }
     }
 }

@@ -52,19 +52,19 @@ fn scalar(state: &[u32; 8]) -> [u64; 4] {
     [word(6), word(4), word(2), word(0)]
 }
 
-/// Replaces the x of every point by t; `odd` says which y are odd.
-pub(crate) fn shared_secrets(xs: &mut [[u64; 4]], odd: &[bool]) {
+/// Replaces the x of every point by t; `ys` says which y are odd.
+pub(crate) fn shared_secrets(xs: &mut [[u64; 4]], ys: &[[u64; 4]]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("sha")
         && std::arch::is_x86_feature_detected!("sse4.1")
         && std::arch::is_x86_feature_detected!("ssse3")
     {
         // SAFETY: the features were just detected.
-        unsafe { ni::shared_secrets(xs, odd) };
+        unsafe { ni::shared_secrets(xs, ys) };
         return;
     }
-    for (x, odd) in xs.iter_mut().zip(odd) {
-        let mut w = block(x, *odd);
+    for (x, y) in xs.iter_mut().zip(ys) {
+        let mut w = block(x, y[0] & 1 != 0);
         *x = scalar(&compress(&mut w));
         w.zeroize();
     }
@@ -101,9 +101,9 @@ mod ni {
     use core::arch::x86_64::*;
 
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    pub(super) fn shared_secrets(xs: &mut [[u64; 4]], odd: &[bool]) {
-        for (x, odd) in xs.iter_mut().zip(odd) {
-            *x = scalar(&compress(&block(x, *odd)));
+    pub(super) fn shared_secrets(xs: &mut [[u64; 4]], ys: &[[u64; 4]]) {
+        for (x, y) in xs.iter_mut().zip(ys) {
+            *x = scalar(&compress(&block(x, y[0] & 1 != 0)));
         }
     }
 
@@ -146,10 +146,10 @@ mod tests {
         let mut xs: Vec<[u64; 4]> = (0..50u64)
             .map(|i| [0, 1, 2, 3].map(|j| (i + 1).wrapping_mul(0x9e3779b97f4a7c15).rotate_left(17 * j)))
             .collect();
-        let odd: Vec<bool> = (0..50).map(|i| i % 3 == 0).collect();
+        let ys: Vec<[u64; 4]> = (0..50).map(|i| [i * i, 1, 2, 3]).collect();
         let expected: Vec<_> =
-            xs.iter().zip(&odd).map(|(x, odd)| scalar(&compress(&mut block(x, *odd)))).collect();
-        shared_secrets(&mut xs, &odd);
+            xs.iter().zip(&ys).map(|(x, y)| scalar(&compress(&mut block(x, y[0] & 1 != 0)))).collect();
+        shared_secrets(&mut xs, &ys);
         assert_eq!(xs, expected);
     }
 }

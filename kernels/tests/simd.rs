@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Key, Random, Table, available, scan, small, times_g};
-use peregrine_kernels::{Hit, Isa, KeyMaterial, Rows, Scanner};
+use common::{Key, Random, Table, available, scan, small, stored, times_g};
+use peregrine_kernels::{Hit, Isa, KeyMaterial, Rows, Scanner, lift_x_batch, mul_batch};
 use secp256k1::{PublicKey, Scalar};
 
 const LAMBDA: [u8; 32] = [
@@ -226,4 +226,69 @@ fn threads_share_a_scanner() {
             });
         }
     });
+}
+
+#[test]
+fn multiplication_by_a_scalar_per_row() {
+    let mut random = Random(26);
+    let mut scalars: Vec<[u8; 32]> = vec![LAMBDA];
+    for value in 1..40 {
+        scalars.extend([small(value, false), small(value, true)]);
+    }
+    scalars.extend((0..1100).map(|_| random.secret().to_secret_bytes()));
+    let points = points(scalars.len(), &mut random);
+    let rows: Vec<[u8; 64]> = points.iter().map(stored).collect();
+    let expected: Vec<[u8; 64]> = points
+        .iter()
+        .zip(&scalars)
+        .map(|(p, k)| stored(&p.mul_tweak(&Scalar::from_be_bytes(*k).expect("below n")).expect("not zero")))
+        .collect();
+    for isa in available() {
+        for count in [0, 1, 2, 7, 8, 9, 100, scalars.len()] {
+            let mut out = vec![[0; 64]; count];
+            let failed = mul_batch(isa, &rows[..count], &scalars[..count], &mut out).expect("available");
+            assert!(failed.is_empty(), "{isa}: {failed:?}");
+            assert!(out == expected[..count], "{isa} {count}");
+        }
+        // Invalid scalars and rows that are no points.
+        let mut scalars = scalars[..80].to_vec();
+        (scalars[3], scalars[50]) = ([0; 32], [0xff; 32]);
+        let mut rows = rows[..80].to_vec();
+        rows[20] = [0; 64];
+        let mut out = vec![[0; 64]; 80];
+        let failed = mul_batch(isa, &rows, &scalars, &mut out).expect("available");
+        assert!([3, 20, 50].iter().all(|row| failed.contains(row)));
+        for row in (0..80).filter(|row| !failed.contains(&(*row as u32))) {
+            assert_eq!(out[row], expected[row], "{isa} {row}");
+        }
+    }
+}
+
+#[test]
+fn square_roots() {
+    let mut random = Random(27);
+    let mut xs: Vec<[u8; 32]> = (0..500).map(|_| random.bytes()).collect();
+    // Around the field order: p − 1, p, p + 1 and the largest.
+    for low in [0xfffffc2eu32, 0xfffffc2f, 0xfffffc30, u32::MAX] {
+        let mut x = [0xff; 32];
+        x[27] = 0xfe;
+        x[28..].copy_from_slice(&low.to_be_bytes());
+        xs.push(x);
+    }
+    xs.extend([[0; 32], [0xff; 32], small(1, false), small(5, false)]);
+    let odd: Vec<bool> = (0..xs.len()).map(|i| i % 2 == 0).collect();
+    for isa in available() {
+        for count in [0, 1, 3, 31, 33, xs.len()] {
+            let mut out = vec![[0; 64]; count];
+            let failed = lift_x_batch(isa, &xs[..count], &odd[..count], &mut out).expect("available");
+            for row in 0..count {
+                let mut bytes = [2 + u8::from(odd[row]); 33];
+                bytes[1..].copy_from_slice(&xs[row]);
+                match PublicKey::from_slice(&bytes) {
+                    Ok(p) => assert!(out[row] == stored(&p) && !failed.contains(&(row as u32)), "{isa} {row}"),
+                    Err(_) => assert!(failed.contains(&(row as u32)), "{isa} {row}"),
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Vectors of 64-bit lanes, one file per instruction set.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod adx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;

@@ -77,6 +77,9 @@ pub(crate) trait Job<F: Field> {
 pub(crate) trait Field: Copy + Send + Sync + 'static {
     /// Rows per element.
     const LANES: usize;
+    /// Rows per chunk, as measured: a larger chunk shares its inversions among more rows, a smaller one stays in
+    /// nearer caches.
+    const CHUNK: usize;
     /// A tight element.
     type Fe: Copy + Send + Sync + 'static;
     /// A difference: one operand of a multiplication.

@@ -146,38 +146,67 @@ pub(crate) mod body {
         r
     }
 
-    #[inline(always)]
-    fn product<V: Mul32>(a: &L<V>, b: &L<V>) -> [V; 17] {
-        let mut c = [V::splat(0); 17];
-        for k in 0..17 {
-            let low = k.max(8) - 8;
-            let high = k.min(8);
-            let mut sum = a[low].mul32(b[k - low]);
-            for i in low + 1..=high {
-                sum = sum.add(a[i].mul32(b[k - i]));
-            }
-            c[k] = sum;
-        }
-        c
+    /// One sum of products per column, written out: as loops they are not unrolled.
+    macro_rules! columns {
+        ($a:ident, $b:ident, $c:ident; $([$($column:tt)*])*) => {
+            [$(columns!(@sum $a, $b, $c; $($column)*)),*]
+        };
+        (@sum $a:ident, $b:ident, $c:ident; $i:literal $j:tt $(, $k:literal $l:tt)*) => {
+            columns!(@term $a, $b, $c; $i $j)$(.add(columns!(@term $a, $b, $c; $k $l)))*
+        };
+        (@term $a:ident, $b:ident, $c:ident; $i:literal ($j:literal)) => { $a[$i].mul32($c[$j]) };
+        (@term $a:ident, $b:ident, $c:ident; $i:literal $j:literal) => { $a[$i].mul32($b[$j]) };
     }
 
     #[inline(always)]
+    #[rustfmt::skip]
+    fn product<V: Mul32>(a: &L<V>, b: &L<V>) -> [V; 17] {
+        columns!(a, b, b;
+            [0 0]
+            [0 1, 1 0]
+            [0 2, 1 1, 2 0]
+            [0 3, 1 2, 2 1, 3 0]
+            [0 4, 1 3, 2 2, 3 1, 4 0]
+            [0 5, 1 4, 2 3, 3 2, 4 1, 5 0]
+            [0 6, 1 5, 2 4, 3 3, 4 2, 5 1, 6 0]
+            [0 7, 1 6, 2 5, 3 4, 4 3, 5 2, 6 1, 7 0]
+            [0 8, 1 7, 2 6, 3 5, 4 4, 5 3, 6 2, 7 1, 8 0]
+            [1 8, 2 7, 3 6, 4 5, 5 4, 6 3, 7 2, 8 1]
+            [2 8, 3 7, 4 6, 5 5, 6 4, 7 3, 8 2]
+            [3 8, 4 7, 5 6, 6 5, 7 4, 8 3]
+            [4 8, 5 7, 6 6, 7 5, 8 4]
+            [5 8, 6 7, 7 6, 8 5]
+            [6 8, 7 7, 8 6]
+            [7 8, 8 7]
+            [8 8]
+        )
+    }
+
+    #[inline(always)]
+    #[rustfmt::skip]
     fn square<V: Mul32>(a: &L<V>) -> [V; 17] {
-        // Doubled limbs are below 2^31, and a column holds the same total as in a product.
-        let mut d = *a;
-        for limb in &mut d {
-            *limb = limb.add(*limb);
-        }
-        let mut c = [V::splat(0); 17];
-        for k in 0..17 {
-            let low = k.max(8) - 8;
-            let mut sum = if k % 2 == 0 { a[k / 2].mul32(a[k / 2]) } else { a[k / 2].mul32(d[k / 2 + 1]) };
-            for i in low..k / 2 {
-                sum = sum.add(a[i].mul32(d[k - i]));
-            }
-            c[k] = sum;
-        }
-        c
+        // Doubled limbs are below 2^31, and a column holds the same total as in a product. The index in
+        // brackets is that of a limb which is not doubled.
+        let d: L<V> = core::array::from_fn(|i| a[i].add(a[i]));
+        columns!(a, d, a;
+            [0 (0)]
+            [0 1]
+            [1 (1), 0 2]
+            [0 3, 1 2]
+            [2 (2), 0 4, 1 3]
+            [0 5, 1 4, 2 3]
+            [3 (3), 0 6, 1 5, 2 4]
+            [0 7, 1 6, 2 5, 3 4]
+            [4 (4), 0 8, 1 7, 2 6, 3 5]
+            [1 8, 2 7, 3 6, 4 5]
+            [5 (5), 2 8, 3 7, 4 6]
+            [3 8, 4 7, 5 6]
+            [6 (6), 4 8, 5 7]
+            [5 8, 6 7]
+            [7 (7), 6 8]
+            [7 8]
+            [8 (8)]
+        )
     }
 
     /// Folds columns 9–16, lets `with` change columns 0–8 by less than 2^33 each, and carries.
@@ -221,6 +250,7 @@ pub(crate) mod body {
 
 impl<V: Mul32> Field for R29<V> {
     const LANES: usize = V::LANES;
+    const CHUNK: usize = 1024;
     type Fe = L<V>;
     type Wide = L<V>;
     type Sum = L<V>;

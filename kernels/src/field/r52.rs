@@ -198,6 +198,7 @@ pub(crate) mod body {
 
 impl<V: Madd52> Field for R52<V> {
     const LANES: usize = V::LANES;
+    const CHUNK: usize = 512 * V::LANES;
     type Fe = L<V>;
     type Wide = L<V>;
     type Sum = L<V>;

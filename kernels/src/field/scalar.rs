@@ -5,6 +5,7 @@
 //! correction a second one can only happen when the value is within C of the edge, so that it ends there.
 
 use super::{C, Field, Job, P, split_point};
+use core::marker::PhantomData;
 
 /// A field element below 2^256.
 pub(crate) type Words = [u64; 4];
@@ -167,12 +168,21 @@ pub(crate) fn neg(a: &Words) -> Words {
     sub(&P, a)
 }
 
-/// The portable representation.
-#[derive(Clone, Copy)]
-pub(crate) struct Scalar;
+/// The two functions that this representation spends its time in.
+pub(crate) trait Kernel: Copy + Send + Sync + 'static {
+    /// a·b
+    fn mul(a: &Words, b: &Words) -> Words;
+    /// a²
+    fn sqr(a: &Words) -> Words;
+}
 
-impl Field for Scalar {
+/// One row at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar<K>(PhantomData<K>);
+
+impl<K: Kernel> Field for Scalar<K> {
     const LANES: usize = 1;
+    const CHUNK: usize = 1024;
     type Fe = Words;
     type Wide = Words;
     type Sum = Words;
@@ -209,32 +219,32 @@ impl Field for Scalar {
 
     #[inline(always)]
     fn mul(a: &Words, b: &Words) -> Words {
-        kernel::mul(a, b)
+        K::mul(a, b)
     }
 
     #[inline(always)]
     fn mul_w(a: &Words, b: &Words) -> Words {
-        kernel::mul(a, b)
+        K::mul(a, b)
     }
 
     #[inline(always)]
     fn sqr(a: &Words) -> Words {
-        kernel::sqr(a)
+        K::sqr(a)
     }
 
     #[inline(always)]
     fn sqr_sub(a: &Words, s: &Words) -> Words {
-        sub(&kernel::sqr(a), s)
+        sub(&K::sqr(a), s)
     }
 
     #[inline(always)]
     fn mul_sub(a: &Words, b: &Words, s: &Words) -> Words {
-        sub(&kernel::mul(a, b), s)
+        sub(&K::mul(a, b), s)
     }
 
     #[inline(always)]
     fn mul_add(a: &Words, b: &Words, s: &Words) -> Words {
-        add(&kernel::mul(a, b), s)
+        add(&K::mul(a, b), s)
     }
 
     #[inline(always)]
@@ -269,17 +279,18 @@ impl Field for Scalar {
     }
 }
 
-/// The two functions that the portable path spends its time in.
-mod kernel {
-    use super::Words;
+/// Kernels in portable code.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
 
+impl Kernel for Portable {
     #[inline(never)]
-    pub(super) fn mul(a: &Words, b: &Words) -> Words {
-        super::mul(a, b)
+    fn mul(a: &Words, b: &Words) -> Words {
+        mul(a, b)
     }
 
     #[inline(never)]
-    pub(super) fn sqr(a: &Words) -> Words {
-        super::sqr(a)
+    fn sqr(a: &Words) -> Words {
+        sqr(a)
     }
 }
