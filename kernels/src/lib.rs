@@ -12,6 +12,8 @@ mod program;
 mod recode;
 mod scan;
 mod sha;
+#[doc(hidden)]
+pub mod testing;
 pub use batch::{lift_x_batch, mul_batch};
 pub use isa::Isa;
 pub use scan::{Hit, KernelError, KeyMaterial, Rows, Scanner};

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Key, Random, Table, available, scan, small, stored, times_g};
+use peregrine_kernels::testing::{self, FieldOp, OPS};
 use peregrine_kernels::{Hit, Isa, KeyMaterial, Rows, Scanner, lift_x_batch, mul_batch};
 use secp256k1::{PublicKey, Scalar};
 
@@ -288,6 +289,64 @@ fn square_roots() {
                     Ok(p) => assert!(out[row] == stored(&p) && !failed.contains(&(row as u32)), "{isa} {row}"),
                     Err(_) => assert!(failed.contains(&(row as u32)), "{isa} {row}"),
                 }
+            }
+        }
+    }
+}
+
+/// Limbs at the edges of what a representation allows, and random ones below.
+fn limbs(maxima: &[u64], width: u32, random: &mut Random) -> Vec<u64> {
+    let words = |words: [u64; 4]| -> Vec<u64> {
+        (0..maxima.len() as u32)
+            .map(|i| {
+                let (word, shift) = ((i * width / 64) as usize, i * width % 64);
+                let high = words.get(word + 1).map_or(0, |w| w.checked_shl(64 - shift).unwrap_or(0));
+                let limb = words[word] >> shift | high;
+                if width == 64 || i + 1 == maxima.len() as u32 { limb } else { limb & ((1 << width) - 1) }
+            })
+            .collect()
+    };
+    let p = 0xffff_fffe_ffff_fc2f;
+    match random.word() % 12 {
+        0 => vec![0; maxima.len()],
+        1 => maxima.to_vec(),
+        2 => words([random.word() % 3, 0, 0, 0]),
+        // p − 1, p, p + 1 and their neighbours
+        3 => words([p - 2 + random.word() % 5, u64::MAX, u64::MAX, u64::MAX]),
+        4 => words([u64::MAX; 4]),
+        // Around 2^256 − 2^64, where carries run through.
+        5 => words([random.word() % 2, u64::MAX, u64::MAX, u64::MAX]),
+        6 | 7 => maxima.iter().map(|max| [0, 1, *max, max - 1, max / 2][random.word() as usize % 5]).collect(),
+        8 | 9 => words([random.word(), random.word(), random.word(), random.word()]),
+        _ => maxima.iter().map(|max| random.word() % max.saturating_add(1)).collect(),
+    }
+}
+
+#[test]
+fn field_operations() {
+    let mut random = Random(28);
+    for isa in available() {
+        let bounds = testing::bounds(isa).expect("available");
+        for op in OPS {
+            let (a, c) = match op {
+                FieldOp::MulWide | FieldOp::MulSub => (bounds.wide, bounds.tight),
+                FieldOp::SqrSub => (bounds.tight, bounds.sum),
+                FieldOp::TwicePlus => (bounds.tight, bounds.wide),
+                _ => (bounds.tight, bounds.tight),
+            };
+            let cases: Vec<[Vec<u64>; 3]> = (0..4001)
+                .map(|_| [a, bounds.tight, c].map(|maxima| limbs(maxima, bounds.width, &mut random)))
+                .collect();
+            let outcomes = testing::run(isa, op, &cases).expect("available");
+            assert_eq!(outcomes.len(), cases.len());
+            for (case, outcome) in cases.iter().zip(&outcomes) {
+                let operands = [0, 1, 2].map(|i| common::field::value(&case[i], bounds.width));
+                let expected = common::field::words(&common::field::expected(op, operands));
+                assert_eq!(outcome.words, expected, "{isa} {op:?} {case:x?}");
+                assert_eq!(outcome.top, expected[3]);
+                let maxima = if outcome.wide { bounds.wide } else { bounds.tight };
+                let within = outcome.limbs.iter().zip(maxima).all(|(limb, max)| limb <= max);
+                assert!(within, "{isa} {op:?} {case:x?} gives {:x?}", outcome.limbs);
             }
         }
     }

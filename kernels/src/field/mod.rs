@@ -80,6 +80,10 @@ pub(crate) trait Field: Copy + Send + Sync + 'static {
     /// Rows per chunk, as measured: a larger chunk shares its inversions among more rows, a smaller one stays in
     /// nearer caches.
     const CHUNK: usize;
+    /// Bits between limbs.
+    const WIDTH: u32;
+    /// The largest limbs of tight elements, wide ones, and sums.
+    const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]);
     /// A tight element.
     type Fe: Copy + Send + Sync + 'static;
     /// A difference: one operand of a multiplication.

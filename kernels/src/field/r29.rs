@@ -251,6 +251,20 @@ pub(crate) mod body {
 impl<V: Mul32> Field for R29<V> {
     const LANES: usize = V::LANES;
     const CHUNK: usize = 1024;
+    const WIDTH: u32 = 29;
+    const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) = (
+        &[M29 + (1 << 25), M29 + (1 << 18), M29, M29, M29, M29, M29, M29, (1 << 24) - 1],
+        &{
+            let mut limbs = [(5 << 29) + (1 << 25) - 1; 9];
+            limbs[8] = (1 << 27) + (1 << 25) - 1;
+            limbs
+        },
+        &{
+            let mut limbs = [(7 << 29) + (3 << 25) - 1; 9];
+            limbs[8] = (1 << 28) - 9;
+            limbs
+        },
+    );
     type Fe = L<V>;
     type Wide = L<V>;
     type Sum = L<V>;

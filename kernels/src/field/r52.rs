@@ -199,6 +199,12 @@ pub(crate) mod body {
 impl<V: Madd52> Field for R52<V> {
     const LANES: usize = V::LANES;
     const CHUNK: usize = 512 * V::LANES;
+    const WIDTH: u32 = 52;
+    const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) = (
+        &[M52, M52, M52, M52, (1 << 49) - 1],
+        &[M52; 5],
+        &[(1 << 54) - 9, (1 << 54) - 9, (1 << 54) - 9, (1 << 54) - 9, (1 << 53) - 9],
+    );
     type Fe = L<V>;
     type Wide = L<V>;
     type Sum = L<V>;

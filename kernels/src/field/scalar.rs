@@ -183,6 +183,9 @@ pub(crate) struct Scalar<K>(PhantomData<K>);
 impl<K: Kernel> Field for Scalar<K> {
     const LANES: usize = 1;
     const CHUNK: usize = 1024;
+    const WIDTH: u32 = 64;
+    const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) =
+        (&[u64::MAX; 4], &[u64::MAX; 4], &[u64::MAX; 4]);
     type Fe = Words;
     type Wide = Words;
     type Sum = Words;

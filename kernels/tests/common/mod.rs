@@ -1,5 +1,7 @@
 //! A plain scan on top of libsecp256k1, and rows to run it on.
 
+pub mod field;
+
 use bitcoin::hashes::{Hash, HashEngine, sha256};
 use peregrine_kernels::{Hit, Isa, KeyMaterial, Rows, Scanner};
 use secp256k1::{PublicKey, Scalar, SecretKey};
