@@ -5,9 +5,14 @@
 //! compared, so one row in 2^64 per comparison is wrong by chance. That is what a [`Candidate`] is; the engine confirms
 //! it with libsecp256k1. Later outputs (k > 0) are never there without the first.
 
+pub mod lanes;
 pub mod reference;
 
 use std::ops::Range;
+
+use lanes::Lanes;
+use peregrine_kernels::Isa;
+use reference::Reference;
 
 use crate::keys::ScanTarget;
 
@@ -41,7 +46,7 @@ impl<'a> RowBatch<'a> {
 
     /// Output prefixes of row `row` of the batch.
     pub fn row_outputs(&self, row: usize) -> &'a [[u8; 8]] {
-        &self.outputs[self.output_offset(row)..self.output_offset(row + 1)]
+        self.outputs.get(self.output_offset(row)..self.output_offset(row + 1)).unwrap_or(&[])
     }
 
     /// Some of the rows.
@@ -101,30 +106,43 @@ pub trait PreparedScan: Send + Sync {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BackendError {
     /// No backend has that name.
-    #[error("there is no backend '{name}'; this build has: {known}")]
+    #[error("there is no backend '{name}'; this build has: {}", names().join(", "))]
     Unknown {
         /// What was asked for.
         name: String,
-        /// What there is.
-        known: String,
+    },
+    /// The backend exists, but not on this machine.
+    #[error("the backend '{name}' can't run here: the processor lacks {missing}")]
+    Unavailable {
+        /// What was asked for.
+        name: String,
+        /// The feature that it needs.
+        missing: &'static str,
     },
 }
 
-/// All backends of this build, best first.
-pub fn all() -> Vec<Box<dyn Backend>> {
-    vec![Box::new(reference::Reference)]
+/// Names of all backends of this build, best first, whether they can run here or not.
+pub fn names() -> Vec<&'static str> {
+    Isa::ALL.iter().rev().map(|isa| isa.name()).chain([Reference.name()]).collect()
+}
+
+/// All backends that can run here, best first; the last is the reference.
+pub fn available() -> Vec<Box<dyn Backend>> {
+    names().into_iter().filter_map(|name| choose(name).ok()).collect()
 }
 
 /// The backend of that name, or with `auto` the best one.
 pub fn choose(name: &str) -> Result<Box<dyn Backend>, BackendError> {
-    let mut all = all();
-    let position =
-        if name == "auto" { Some(0) } else { all.iter().position(|backend| backend.name() == name) };
-    match position {
-        Some(position) => Ok(all.swap_remove(position)),
-        None => {
-            let known = all.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ");
-            Err(BackendError::Unknown { name: name.to_owned(), known })
-        }
+    let isa = match name {
+        "auto" => Isa::detect(),
+        name if name == Reference.name() => return Ok(Box::new(Reference)),
+        name => *Isa::ALL
+            .iter()
+            .find(|isa| isa.name() == name)
+            .ok_or_else(|| BackendError::Unknown { name: name.to_owned() })?,
+    };
+    match Lanes::new(isa) {
+        Ok(lanes) => Ok(Box::new(lanes)),
+        Err(missing) => Err(BackendError::Unavailable { name: isa.name().to_owned(), missing }),
     }
 }

@@ -1,0 +1,124 @@
+//! The 52-bit multiply-add of AVX-512 on 256-bit vectors, four lanes.
+
+use super::{Madd52, Simd, kernels};
+use crate::field::{Field, Job, r52::body};
+use core::arch::x86_64::*;
+
+/// 4 lanes of 64 bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct I4(__m256i);
+
+macro_rules! op {
+    ($e:expr) => {
+        // SAFETY: vectors only exist where their instruction set does (see `Field`).
+        unsafe { I4($e) }
+    };
+}
+
+#[target_feature(enable = "avx512f,avx512ifma,avx512vl,avx512dq,avx512bw,avx2,bmi2,adx")]
+fn enter<F: Field, J: Job<F>>(job: J) -> J::Output {
+    job.run()
+}
+
+impl Simd for I4 {
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    fn enter<F: Field, J: Job<F>>(job: J) -> J::Output {
+        // SAFETY: `isa::dispatch` reaches this representation only after detecting these features.
+        unsafe { enter(job) }
+    }
+
+    #[inline(always)]
+    fn splat(word: u64) -> Self {
+        op!(_mm256_set1_epi64x(word as i64))
+    }
+
+    #[inline(always)]
+    fn load(words: &[u64; 8]) -> Self {
+        // The array has twice the bytes that are read.
+        op!(_mm256_loadu_si256(words.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn store(self, words: &mut [u64; 8]) {
+        // SAFETY: the array has room for 32 bytes; for the instruction set see `Field`.
+        unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), self.0) }
+    }
+
+    #[inline(always)]
+    fn mask(bits: u32) -> Self {
+        let bit = op!(_mm256_set_epi64x(8, 4, 2, 1));
+        op!(_mm256_cmpeq_epi64(Self::splat(u64::from(bits)).and(bit).0, bit.0))
+    }
+
+    #[inline(always)]
+    fn load_points<'a>(get: impl Fn(usize) -> &'a [u8; 64]) -> [Self; 8] {
+        let mut w = [Self::splat(0); 8];
+        for half in 0..2 {
+            let row = |lane| {
+                let bytes: &[u8; 64] = get(lane);
+                // The reference covers 64 bytes; the load reads one half of them.
+                op!(_mm256_loadu_si256(bytes.as_ptr().add(32 * half).cast())).0
+            };
+            let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+            let (t0, t1) = (op!(_mm256_unpacklo_epi64(a, b)).0, op!(_mm256_unpackhi_epi64(a, b)).0);
+            let (t2, t3) = (op!(_mm256_unpacklo_epi64(c, d)).0, op!(_mm256_unpackhi_epi64(c, d)).0);
+            w[4 * half] = op!(_mm256_permute2x128_si256::<0x20>(t0, t2));
+            w[4 * half + 1] = op!(_mm256_permute2x128_si256::<0x20>(t1, t3));
+            w[4 * half + 2] = op!(_mm256_permute2x128_si256::<0x31>(t0, t2));
+            w[4 * half + 3] = op!(_mm256_permute2x128_si256::<0x31>(t1, t3));
+        }
+        w
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        op!(_mm256_add_epi64(self.0, other.0))
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        op!(_mm256_sub_epi64(self.0, other.0))
+    }
+
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        op!(_mm256_and_si256(self.0, other.0))
+    }
+
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        op!(_mm256_or_si256(self.0, other.0))
+    }
+
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        op!(_mm256_xor_si256(self.0, other.0))
+    }
+
+    #[inline(always)]
+    fn shr<const N: u64>(self) -> Self {
+        op!(_mm256_srlv_epi64(self.0, _mm256_set1_epi64x(N as i64)))
+    }
+
+    #[inline(always)]
+    fn shl<const N: u64>(self) -> Self {
+        op!(_mm256_sllv_epi64(self.0, _mm256_set1_epi64x(N as i64)))
+    }
+}
+
+impl Madd52 for I4 {
+    #[inline(always)]
+    fn madd_lo(acc: Self, a: Self, b: Self) -> Self {
+        op!(_mm256_madd52lo_epu64(acc.0, a.0, b.0))
+    }
+
+    #[inline(always)]
+    fn madd_hi(acc: Self, a: Self, b: Self) -> Self {
+        op!(_mm256_madd52hi_epu64(acc.0, a.0, b.0))
+    }
+
+    kernels!(I4, 5, body, "avx512f,avx512ifma,avx512vl,avx512dq,avx512bw,avx2,bmi2,adx", within);
+}
