@@ -135,6 +135,7 @@ fn scan_heights(
     let mut done = 0;
     let mut computed = 0;
     let mut found = Vec::new();
+    let prepared = engine.prepare(request.targets);
     // One segment after the other, so that only one at a time needs its output counts, or its filtered copy, in memory.
     for slice in snapshot.segments(rows)? {
         let slice = slice?;
@@ -144,7 +145,7 @@ fn scan_heights(
         // Rows that the filter took away count as done.
         let before = done + slice.len() as u64 - count;
         let progress = |rows: u64| progress(before + rows, total);
-        let matches = engine.scan(request.targets, &[batch], Control { cancel, progress: &progress })?;
+        let matches = prepared.scan(&[batch], Control { cancel, progress: &progress })?;
         computed += count;
         done += slice.len() as u64;
         for hit in matches {

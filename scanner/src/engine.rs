@@ -71,6 +71,11 @@ impl Engine {
         self.pool.current_num_threads()
     }
 
+    /// Does the work that depends on the targets only, for any number of scans.
+    pub fn prepare(&self, targets: &[ScanTarget]) -> PreparedTargets<'_> {
+        PreparedTargets { engine: self, prepared: self.backend.prepare(targets), targets: targets.to_vec() }
+    }
+
     /// Scans all rows of `batches` for all targets. Matches come in the order of rows, then targets.
     pub fn scan(
         &self,
@@ -78,17 +83,30 @@ impl Engine {
         batches: &[RowBatch<'_>],
         control: Control<'_>,
     ) -> Result<Vec<Match>, ScanError> {
-        let prepared = self.backend.prepare(targets);
-        let parts = cut(batches, prepared.batch_rows());
+        self.prepare(targets).scan(batches, control)
+    }
+}
+
+/// An engine that is ready to scan for a set of targets.
+pub struct PreparedTargets<'a> {
+    engine: &'a Engine,
+    prepared: Box<dyn PreparedScan>,
+    targets: Vec<ScanTarget>,
+}
+
+impl PreparedTargets<'_> {
+    /// Scans all rows of `batches`. Matches come in the order of rows, then targets.
+    pub fn scan(&self, batches: &[RowBatch<'_>], control: Control<'_>) -> Result<Vec<Match>, ScanError> {
+        let parts = cut(batches, self.prepared.batch_rows());
         let done = AtomicU64::new(0);
         let matches = Mutex::new(Vec::new());
-        self.pool.install(|| {
+        self.engine.pool.install(|| {
             parts.par_iter().try_for_each(|(batch, rows)| {
                 if control.cancel.load(Ordering::Relaxed) {
                     return Err(ScanError::Cancelled);
                 }
                 let part = batches[*batch].slice(rows.clone());
-                let found = scan_part(&*prepared, targets, part);
+                let found = scan_part(&*self.prepared, &self.targets, part);
                 if !found.is_empty() {
                     matches.lock().expect("no thread panics while it holds the list").extend(found);
                 }

@@ -45,22 +45,22 @@ impl PreparedScan for Prepared {
 }
 
 /// The slots (see [`Candidate::slot`]) in which one row matches one target, ascending.
-///
-/// A row that isn't a point on the curve matches nothing: the index never writes one.
 pub fn row_slots(target: &ScanTarget, point: &[u8; 64], outputs: &[[u8; 8]]) -> Vec<u32> {
-    let mut slots = Vec::new();
-    let Some(tweak) = Tweak::from_row(point) else { return slots };
-    let Some(shared) = shared_secret(target, &tweak) else { return slots };
-    let Some(t) = hash::shared_secret_tweak(&shared, 0) else { return slots };
-    let t_point = PublicKey::from_secret_key(&t);
-    let matches = |x: Option<[u8; 32]>| x.is_some_and(|x| outputs.iter().any(|prefix| x[..8] == *prefix));
-    if matches(sum_x(&[target.spend_key(), &t_point])) {
-        slots.push(0);
-    }
-    for (slot, label) in (1..).zip(target.labels()) {
-        if matches(sum_x(&[target.spend_key(), &t_point, label.point()])) {
-            slots.push(slot);
-        }
-    }
-    slots
+    let matches =
+        |key: &Option<[u8; 32]>| key.is_some_and(|x| outputs.iter().any(|prefix| x[..8] == *prefix));
+    (0..).zip(row_keys(target, point)).filter(|(_, key)| matches(key)).map(|(slot, _)| slot).collect()
+}
+
+/// The x-only key that output k = 0 of a row has in each slot of a target; `None` where the sum is infinity.
+///
+/// Empty for a row that isn't a point on the curve: the index never writes one, and it matches nothing.
+pub fn row_keys(target: &ScanTarget, point: &[u8; 64]) -> Vec<Option<[u8; 32]>> {
+    let t_point = Tweak::from_row(point)
+        .and_then(|tweak| shared_secret(target, &tweak))
+        .and_then(|shared| hash::shared_secret_tweak(&shared, 0))
+        .map(|t| PublicKey::from_secret_key(&t));
+    let Some(t_point) = t_point else { return Vec::new() };
+    let unlabelled = sum_x(&[target.spend_key(), &t_point]);
+    let labelled = target.labels().iter().map(|label| sum_x(&[target.spend_key(), &t_point, label.point()]));
+    std::iter::once(unlabelled).chain(labelled).collect()
 }

@@ -3,6 +3,7 @@
 //! Exit codes: 0 success; 1 an error, or something that was checked is wrong; 2 wrong use; 130 interrupted.
 
 mod address;
+mod bench;
 mod demo;
 mod index;
 mod info;
@@ -50,6 +51,8 @@ enum Command {
     Verify(verify::Verify),
     /// Decode and check a silent payment address
     Address(address::Address),
+    /// Time what this machine's backends need for a scan
+    Bench(bench::Bench),
 }
 
 /// Runs the program.
@@ -62,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Info(command) => command.run(&settings),
         Command::Verify(command) => command.run(&settings),
         Command::Address(command) => command.run(),
+        Command::Bench(command) => command.run(&settings),
     });
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
