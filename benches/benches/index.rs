@@ -1,4 +1,5 @@
-//! What it costs to build the index: parsing a block and computing its rows, on one core.
+//! What it costs to build the index: parsing a block and computing its rows, on one core, with libsecp256k1
+//! and with each instruction set that the processor has.
 //!
 //! `block` is the time for mainnet block 866342 (4864 transactions, 2241 rows), `row` the same divided by its rows. Where
 //! the real block isn't at hand, a synthetic one of about as many rows stands in, and the names say so.
@@ -12,6 +13,8 @@ use peregrine_index::rows::BlockRows;
 use peregrine_index::source::{ChainSource, encode_spent_outputs, parse_block};
 use peregrine_index::synthetic::{Plan, SyntheticChain};
 use peregrine_index::testkit::mainnet_block_866342;
+use peregrine_kernels::Isa;
+use peregrine_scanner::batch::TweakMethod;
 
 struct Sample {
     name: &'static str,
@@ -37,27 +40,36 @@ fn benches(c: &mut Criterion) {
     let parse =
         || parse_block(sample.hash, black_box(&sample.raw), black_box(&sample.spent)).expect("a good block");
     let block = parse();
-    let rows = BlockRows::of_block(&block).len() as u64;
+    let rows = BlockRows::of_block(&block, TweakMethod::Plain).len() as u64;
     println!("block {}: {} transactions, {rows} rows", sample.name, block.block.txdata.len());
 
     let mut group = c.benchmark_group(format!("index/{}", sample.name));
-    group.sample_size(20).measurement_time(Duration::from_secs(8));
+    group.sample_size(20).measurement_time(Duration::from_secs(5));
     group.throughput(Throughput::Elements(rows));
     group.bench_function("block/parse", |b| b.iter(parse));
-    group.bench_function("block/tweaks", |b| b.iter(|| BlockRows::of_block(black_box(&block))));
-    group.bench_function("block/parse+tweaks", |b| b.iter(|| BlockRows::of_block(&parse())));
-    group.throughput(Throughput::Elements(1));
-    // The same per row: Criterion is told that an iteration took its share of the block's time.
-    group.bench_function("row/parse+tweaks", |b| {
-        b.iter_custom(|iterations| {
-            let blocks = iterations.div_ceil(rows);
-            let started = Instant::now();
-            for _ in 0..blocks {
-                black_box(BlockRows::of_block(&parse()));
-            }
-            started.elapsed().mul_f64(iterations as f64 / (blocks * rows) as f64)
+    let lanes =
+        Isa::ALL.iter().filter(|isa| isa.is_available()).map(|isa| (isa.name(), TweakMethod::Lanes(*isa)));
+    for (name, method) in [("libsecp256k1", TweakMethod::Plain)].into_iter().chain(lanes) {
+        group.throughput(Throughput::Elements(rows));
+        group.bench_function(format!("block/tweaks/{name}"), |b| {
+            b.iter(|| BlockRows::of_block(black_box(&block), method))
         });
-    });
+        group.bench_function(format!("block/parse+tweaks/{name}"), |b| {
+            b.iter(|| BlockRows::of_block(&parse(), method))
+        });
+        group.throughput(Throughput::Elements(1));
+        // The same per row: Criterion is told that an iteration took its share of the block's time.
+        group.bench_function(format!("row/parse+tweaks/{name}"), |b| {
+            b.iter_custom(|iterations| {
+                let blocks = iterations.div_ceil(rows);
+                let started = Instant::now();
+                for _ in 0..blocks {
+                    black_box(BlockRows::of_block(&parse(), method));
+                }
+                started.elapsed().mul_f64(iterations as f64 / (blocks * rows) as f64)
+            });
+        });
+    }
     group.finish();
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bitcoin::BlockHash;
 use bitcoin::block::Header;
+use peregrine_scanner::batch::TweakMethod;
 
 use crate::rows::BlockRows;
 use crate::source::{ChainSource, SourceError, Tip, WaitError, WaitEvent, Waiter};
@@ -37,11 +38,19 @@ pub struct Options {
     pub requests: usize,
     /// How often to look for a new block at the tip.
     pub poll: Duration,
+    /// How tweaks are computed.
+    pub tweaks: TweakMethod,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { to: None, follow: false, requests: 8, poll: Duration::from_secs(1) }
+        Self {
+            to: None,
+            follow: false,
+            requests: 8,
+            poll: Duration::from_secs(1),
+            tweaks: TweakMethod::Plain,
+        }
     }
 }
 
@@ -140,7 +149,8 @@ pub fn run(
     let waiter = Waiter::new(cancel, |event: &WaitEvent| events(Event::Wait(event.clone())));
     let (jobs, queue) = sync_channel::<Job>(options.requests.max(1));
     let queue = Mutex::new(queue);
-    let fetcher = Fetcher { source, waiter: &waiter, name: source.describe(), events };
+    let fetcher =
+        Fetcher { source, waiter: &waiter, name: source.describe(), tweaks: options.tweaks, events };
     std::thread::scope(|scope| {
         for _ in 0..options.requests.max(1) {
             scope.spawn(|| fetcher.work(&queue));
@@ -188,6 +198,7 @@ struct Fetcher<'a> {
     source: &'a dyn ChainSource,
     waiter: &'a Waiter<'a>,
     name: String,
+    tweaks: TweakMethod,
     events: &'a (dyn Fn(Event) + Sync),
 }
 
@@ -207,7 +218,10 @@ impl Fetcher<'_> {
         loop {
             match self.call(|| self.source.block(hash)) {
                 Ok(block) => {
-                    return Ok(Ready { header: block.block.header, rows: BlockRows::of_block(&block) });
+                    return Ok(Ready {
+                        header: block.block.header,
+                        rows: BlockRows::of_block(&block, self.tweaks),
+                    });
                 }
                 // A connection that broke in an unlucky place can look like this; a broken node looks like it for ever.
                 Err(WaitError::Source(SourceError::Invalid(text))) if tries < INVALID_TRIES => {

@@ -1,9 +1,10 @@
 //! The rows of one block, as the index stores them.
 
-use bitcoin::Transaction;
 use bitcoin::hashes::Hash;
+use bitcoin::{Transaction, TxOut};
+use peregrine_scanner::Tweak;
+use peregrine_scanner::batch::{TweakMethod, transaction_tweaks};
 use peregrine_scanner::tweak::taproot_key;
-use peregrine_scanner::{Tweak, transaction_tweak};
 
 use crate::source::BlockWithPrevouts;
 
@@ -49,13 +50,12 @@ impl BlockRows {
 impl BlockRows {
     /// The rows of a block: its eligible transactions in block order, each with its tweak and all its taproot outputs.
     /// Nothing is left out for its value or because it is spent already.
-    pub fn of_block(block: &BlockWithPrevouts) -> Self {
+    pub fn of_block(block: &BlockWithPrevouts, method: TweakMethod) -> Self {
+        let transactions: Vec<(&Transaction, &[TxOut])> =
+            block.block.txdata.iter().zip(block.prevouts.iter().map(Vec::as_slice)).collect();
         let mut rows = Self::default();
-        let transactions = block.block.txdata.iter().zip(&block.prevouts);
-        for (position, (transaction, prevouts)) in (0..).zip(transactions) {
-            if let Some(tweak) = transaction_tweak(transaction, prevouts) {
-                rows.push(position, transaction, &tweak);
-            }
+        for (position, tweak) in transaction_tweaks(method, &transactions) {
+            rows.push(position as u32, transactions[position].0, &tweak);
         }
         rows
     }

@@ -6,13 +6,18 @@ use bitcoin::{Block, Txid};
 use peregrine_index::rows::BlockRows;
 use peregrine_index::source::parse_block;
 use peregrine_index::testkit::mainnet_block_866342;
+use peregrine_kernels::Isa;
 use peregrine_scanner::Tweak;
+use peregrine_scanner::batch::TweakMethod;
 
 #[test]
 fn block_866342_gives_exactly_its_2241_tweaks() {
     let Some(known) = mainnet_block_866342("block_866342_gives_exactly_its_2241_tweaks") else { return };
     let block = parse_block(known.hash, &known.raw, &known.spent).unwrap();
-    let rows = BlockRows::of_block(&block);
+    let rows = BlockRows::of_block(&block, TweakMethod::Plain);
+    for isa in Isa::ALL.iter().filter(|isa| isa.is_available()) {
+        assert!(BlockRows::of_block(&block, TweakMethod::Lanes(*isa)) == rows, "{isa}");
+    }
     assert_eq!((rows.len(), known.eligible.len()), (2241, 2241));
     let mut outputs = rows.outputs.iter();
     for (row, wanted) in known.eligible.iter().enumerate() {

@@ -6,6 +6,7 @@ use bitcoin::hashes::Hash;
 use peregrine_index::rows::BlockRows;
 use peregrine_index::source::ChainSource;
 use peregrine_index::synthetic::{Plan, Planted, SyntheticChain};
+use peregrine_scanner::batch::TweakMethod;
 use peregrine_scanner::receive::find_outputs;
 use peregrine_scanner::tweak::taproot_key;
 use peregrine_scanner::{Tweak, transaction_tweak};
@@ -18,7 +19,7 @@ fn found(chain: &SyntheticChain) -> Vec<Planted> {
     let mut found = Vec::new();
     for height in 0..=chain.tip().unwrap().height {
         let block = chain.block(chain.hash_at(height).unwrap().unwrap()).unwrap();
-        let rows = BlockRows::of_block(&block);
+        let rows = BlockRows::of_block(&block, TweakMethod::Plain);
         let mut row = 0;
         for (transaction, prevouts) in block.block.txdata.iter().zip(&block.prevouts) {
             let Some(tweak) = transaction_tweak(transaction, prevouts) else { continue };

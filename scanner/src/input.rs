@@ -5,7 +5,7 @@
 
 use bitcoin::hashes::{Hash, hash160};
 use bitcoin::{Script, TxIn, Witness};
-use secp256k1::{Parity, PublicKey, XOnlyPublicKey};
+use secp256k1::PublicKey;
 
 /// The "nothing up my sleeve" point H of BIP341, x only. A script path spend with this internal key has no key path.
 pub const NUMS_H: [u8; 32] = [
@@ -24,6 +24,12 @@ pub fn excludes_transaction(prevout: &Script) -> bool {
 
 /// The public key that an input adds to the sum; `None` if the input is skipped.
 pub fn public_key(input: &TxIn, prevout: &Script) -> Option<PublicKey> {
+    PublicKey::from_byte_array_compressed(key_bytes(input, prevout)?).ok()
+}
+
+/// The 33 bytes that [`public_key`] reads as a compressed key; a taproot key stands for the point with even y.
+/// Whether there is such a point isn't checked: that takes a square root, and many are cheaper together.
+pub fn key_bytes(input: &TxIn, prevout: &Script) -> Option<[u8; 33]> {
     if prevout.is_p2tr() {
         taproot(&input.witness, prevout)
     } else if prevout.is_p2wpkh() {
@@ -39,7 +45,7 @@ pub fn public_key(input: &TxIn, prevout: &Script) -> Option<PublicKey> {
     }
 }
 
-fn taproot(witness: &Witness, prevout: &Script) -> Option<PublicKey> {
+fn taproot(witness: &Witness, prevout: &Script) -> Option<[u8; 33]> {
     let last = witness.last()?;
     let has_annex = witness.len() > 1 && last.first() == Some(&ANNEX_TAG);
     let items = witness.len() - usize::from(has_annex);
@@ -49,24 +55,25 @@ fn taproot(witness: &Witness, prevout: &Script) -> Option<PublicKey> {
             return None;
         }
     }
-    let x = prevout.as_bytes()[2..34].try_into().ok()?;
-    let key = XOnlyPublicKey::from_byte_array(x).ok()?;
-    Some(key.public_key(Parity::Even))
+    let mut key = [2; 33];
+    key[1..].copy_from_slice(&prevout.as_bytes()[2..34]);
+    Some(key)
 }
 
 /// The key of a P2PKH input: the last 33 bytes in the script that hash to the prevout's hash. Looking at every
 /// position rather than at pushes finds the key in malleated scripts too.
-fn p2pkh(script_sig: &[u8], hash: &[u8]) -> Option<PublicKey> {
+fn p2pkh(script_sig: &[u8], hash: &[u8]) -> Option<[u8; 33]> {
     script_sig
         .windows(33)
         .rev()
-        .filter(|window| window[0] == 2 || window[0] == 3)
-        .filter(|window| hash160::Hash::hash(window).as_byte_array() == hash)
-        .find_map(compressed)
+        .filter_map(compressed)
+        .find(|window| hash160::Hash::hash(window).as_byte_array() == hash)
 }
 
-fn compressed(bytes: &[u8]) -> Option<PublicKey> {
-    PublicKey::from_byte_array_compressed(bytes.try_into().ok()?).ok()
+/// 33 bytes that start as a compressed key does.
+fn compressed(bytes: &[u8]) -> Option<[u8; 33]> {
+    let bytes: [u8; 33] = bytes.try_into().ok()?;
+    matches!(bytes[0], 2 | 3).then_some(bytes)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! The crate knows transactions and points, but neither storage nor network. It has three layers:
 //!
 //! - **The protocol** as BIP352 (version 1.1.1) writes it: [`keys`], [`address`], [`input`] (which inputs count),
-//!   [`tweak`] (from a transaction to its tweak), [`receive`] (every output of one transaction that belongs to a key)
+//!   [`tweak`] (from a transaction to its tweak; [`batch`] for many at once), [`receive`] (every output of one transaction that belongs to a key)
 //!   and [`send`] (the other side).
 //! - **Backends** ([`backend`]) that answer one question for many rows at once: could the first output (k = 0) of this
 //!   transaction belong to one of these keys? [`backend::reference`] is plain code over libsecp256k1; every other
@@ -12,6 +12,7 @@
 
 pub mod address;
 pub mod backend;
+pub mod batch;
 pub mod engine;
 mod hash;
 pub mod input;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bitcoin::{OutPoint, Script, Transaction, TxOut};
-use secp256k1::PublicKey;
+use secp256k1::{PublicKey, Scalar};
 
 use crate::{hash, input};
 
@@ -47,21 +47,33 @@ pub fn taproot_key(script: &Script) -> Option<[u8; 32]> {
     if script.is_p2tr() { script.as_bytes()[2..34].try_into().ok() } else { None }
 }
 
+/// Whether a transaction can have a tweak, as far as its outputs and the kinds of its prevouts say: it has a taproot
+/// output, isn't a coinbase, and spends no witness program above version 1.
+///
+/// # Panics
+///
+/// If the number of prevouts isn't that of the inputs; whoever parses blocks checks that.
+pub(crate) fn may_be_eligible(transaction: &Transaction, prevouts: &[TxOut]) -> bool {
+    if transaction.is_coinbase() || !transaction.output.iter().any(|out| out.script_pubkey.is_p2tr()) {
+        return false;
+    }
+    assert_eq!(transaction.input.len(), prevouts.len(), "one prevout for each input");
+    !prevouts.iter().any(|prevout| input::excludes_transaction(&prevout.script_pubkey))
+}
+
 /// The tweak of a transaction; `None` if it can't pay a silent payment address.
 ///
 /// `prevouts[i]` is the output that input `i` spends. A transaction is eligible if it has a taproot output and an
 /// input with a key, spends no witness program above version 1, and its keys don't sum to infinity. Coinbase
 /// transactions spend nothing and so are never eligible.
 ///
+/// This is the plain way, which [`batch`](crate::batch) must agree with.
+///
 /// # Panics
 ///
 /// If the number of prevouts isn't that of the inputs; whoever parses blocks checks that.
 pub fn transaction_tweak(transaction: &Transaction, prevouts: &[TxOut]) -> Option<Tweak> {
-    if transaction.is_coinbase() || !transaction.output.iter().any(|out| out.script_pubkey.is_p2tr()) {
-        return None;
-    }
-    assert_eq!(transaction.input.len(), prevouts.len(), "one prevout for each input");
-    if prevouts.iter().any(|prevout| input::excludes_transaction(&prevout.script_pubkey)) {
+    if !may_be_eligible(transaction, prevouts) {
         return None;
     }
     let keys: Vec<PublicKey> = transaction
@@ -70,23 +82,25 @@ pub fn transaction_tweak(transaction: &Transaction, prevouts: &[TxOut]) -> Optio
         .zip(prevouts)
         .filter_map(|(input, prevout)| input::public_key(input, &prevout.script_pubkey))
         .collect();
-    tweak_of_inputs(&keys, transaction.input.iter().map(|input| input.previous_output))
+    let sum = sum_of_keys(&keys)?;
+    let input_hash = input_hash(transaction, &sum)?;
+    sum.mul_tweak(&input_hash).ok().map(Tweak)
 }
 
-/// `T = input_hash·A` from the input keys and all outpoints of a transaction.
-pub(crate) fn tweak_of_inputs(
-    keys: &[PublicKey],
-    outpoints: impl IntoIterator<Item = OutPoint>,
-) -> Option<Tweak> {
+/// The sum of input keys; `None` if there are none, or if it is infinity.
+pub(crate) fn sum_of_keys(keys: &[PublicKey]) -> Option<PublicKey> {
     // One call for the whole sum: adding pairwise would fail where an intermediate sum is infinity.
-    let sum = match keys {
-        [] => return None,
-        [only] => *only,
-        _ => PublicKey::combine_keys(&keys.iter().collect::<Vec<_>>()).ok()?,
-    };
-    let smallest = smallest_outpoint(outpoints)?;
-    let input_hash = hash::input_hash(&smallest, &sum)?;
-    sum.mul_tweak(&input_hash).ok().map(Tweak)
+    match keys {
+        [] => None,
+        [only] => Some(*only),
+        _ => PublicKey::combine_keys(&keys.iter().collect::<Vec<_>>()).ok(),
+    }
+}
+
+/// The scalar that the sum of input keys is multiplied with.
+pub(crate) fn input_hash(transaction: &Transaction, sum: &PublicKey) -> Option<Scalar> {
+    let smallest = smallest_outpoint(transaction.input.iter().map(|input| input.previous_output))?;
+    hash::input_hash(&smallest, sum)
 }
 
 /// The smallest outpoint as the BIP orders them: by the 36 bytes of their serialization, not by numbers.

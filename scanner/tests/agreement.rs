@@ -2,6 +2,8 @@
 
 use bitcoin::hashes::Hash;
 use bitcoin::{Amount, OutPoint, ScriptBuf, Transaction, TxOut, Txid};
+use peregrine_kernels::Isa;
+use peregrine_scanner::batch::{TweakMethod, transaction_tweaks};
 use peregrine_scanner::receive::find_outputs;
 use peregrine_scanner::synthetic::{Coin, InputKind, spend};
 use peregrine_scanner::{
@@ -150,6 +152,51 @@ fn tweaks_agree() {
         if ours.is_some() { with_tweak += 1 } else { without += 1 }
     }
     assert!(with_tweak > 900 && without > 100, "{with_tweak} {without}");
+}
+
+#[test]
+fn tweaks_of_many_transactions_at_once_are_those_of_each() {
+    let mut rng = StdRng::seed_from_u64(356);
+    let mut transactions: Vec<(Transaction, Vec<TxOut>)> = Vec::new();
+    for round in 0..600 {
+        let mut coins = random_coins(&mut rng, &InputKind::ALL[..if round % 4 == 0 { 15 } else { 14 }]);
+        if round % 10 == 0 {
+            // Keys that cancel: with nothing else the sum is infinity, else only an intermediate sum is.
+            let opposite = coins[0].key.negate();
+            coins[0].kind = InputKind::P2wpkh;
+            let outpoint = OutPoint::new(Txid::from_byte_array(rng.random()), 0);
+            coins.insert(1, Coin { kind: InputKind::P2pkh, key: opposite, outpoint, value: 5000 });
+            coins.truncate(if round % 20 == 0 { 2 } else { 9 });
+        }
+        let outputs = if round % 7 == 0 { vec![] } else { vec![taproot_output(&rng.random())] };
+        let mut transaction = spend(&coins, outputs);
+        if round % 30 == 1 {
+            // A key that isn't on the curve, which no valid block has.
+            transaction.input[0].witness = bitcoin::Witness::from_slice(&[[2; 71].as_slice(), &[3; 33]]);
+        }
+        transactions.push((transaction, coins.iter().map(Coin::output).collect()));
+    }
+    let pairs: Vec<(&Transaction, &[TxOut])> =
+        transactions.iter().map(|(tx, prevouts)| (tx, &prevouts[..])).collect();
+    let wanted: Vec<(usize, Tweak)> = pairs
+        .iter()
+        .enumerate()
+        .filter_map(|(position, (tx, prevouts))| Some((position, transaction_tweak(tx, prevouts)?)))
+        .collect();
+    assert!(wanted.len() > 300);
+    assert_eq!(transaction_tweaks(TweakMethod::Plain, &pairs), wanted);
+    for isa in Isa::ALL.iter().filter(|isa| isa.is_available()) {
+        for size in [1, 15, 16, 17, 40, 100, 600] {
+            let mut found = Vec::new();
+            for (number, part) in pairs.chunks(size).enumerate() {
+                let tweaks = transaction_tweaks(TweakMethod::Lanes(*isa), part);
+                found.extend(tweaks.into_iter().map(|(position, tweak)| (number * size + position, tweak)));
+            }
+            assert_eq!(found, wanted, "{isa}, {size} at once");
+        }
+    }
+    assert_eq!(TweakMethod::choose("auto"), Ok(TweakMethod::Lanes(Isa::detect())));
+    assert_eq!(TweakMethod::choose("libsecp256k1"), Ok(TweakMethod::Plain));
 }
 
 #[test]

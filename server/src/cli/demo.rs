@@ -10,6 +10,7 @@ use peregrine_index::scan::{self, BlockCache, Report, Request};
 use peregrine_index::source::ChainSource;
 use peregrine_index::store::{IndexParams, TweakIndexWriter};
 use peregrine_index::synthetic::{Plan, Planted, SyntheticChain};
+use peregrine_scanner::batch::TweakMethod;
 use peregrine_scanner::{Engine, KeyError, ScanTarget, backend};
 use serde::Serialize;
 
@@ -90,6 +91,7 @@ impl Demo {
         };
         let engine = Engine::new(backend::choose(settings.backend())?, settings.threads())?;
 
+        let tweaks = TweakMethod::choose(settings.backend())?;
         let started = Instant::now();
         let plan = Plan {
             blocks: self.blocks,
@@ -115,7 +117,7 @@ impl Demo {
         let cancel = AtomicBool::new(false);
         let mut build = || {
             let started = Instant::now();
-            let options = Options { requests: settings.requests(), ..Options::default() };
+            let options = Options { requests: settings.requests(), tweaks, ..Options::default() };
             indexer::run(&chain, &mut index, options, &cancel, &|_| ())
                 .map(|summary| (summary, started.elapsed()))
         };

@@ -8,6 +8,7 @@ use anyhow::bail;
 use peregrine_index::indexer::{self, Event, Options, Progress};
 use peregrine_index::source::{ChainSource, WaitError, Waiter, connect};
 use peregrine_index::store::{IndexParams, TweakIndexWriter};
+use peregrine_scanner::batch::TweakMethod;
 use serde_json::json;
 
 use super::output;
@@ -53,6 +54,7 @@ impl Index {
         if let Some(to) = self.to.filter(|to| *to < params.start_height) {
             bail!("--to {to} is before the first height, {}", params.start_height);
         }
+        let tweaks = TweakMethod::choose(settings.backend())?;
         let dir = settings.index_dir()?;
         let cancel = interrupt::flag()?;
         let mut index = TweakIndexWriter::open_or_create(&dir, &params)?;
@@ -77,8 +79,13 @@ impl Index {
         reporter.say(&format!("reading from {}", source.describe()));
 
         let started = Instant::now();
-        let options =
-            Options { to: self.to, follow: self.follow, requests: settings.requests(), ..Options::default() };
+        let options = Options {
+            to: self.to,
+            follow: self.follow,
+            requests: settings.requests(),
+            tweaks,
+            ..Options::default()
+        };
         let result = indexer::run(&source, &mut index, options, cancel, &|event| reporter.event(event));
         reporter.meter.finish();
         let summary = result?;

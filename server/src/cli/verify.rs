@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use peregrine_index::rows::{BlockRows, RowMeta};
 use peregrine_index::source::{ChainSource, connect};
 use peregrine_index::store::{BlockRecord, Snapshot, TweakReader, verify};
+use peregrine_scanner::batch::TweakMethod;
 use serde::Serialize;
 
 use super::output;
@@ -152,7 +153,8 @@ impl Verify {
             // The tip is always in the sample.
             let height = last - (number * blocks / sample) as u32;
             let ours = snapshot.block(height)?;
-            let theirs = BlockRows::of_block(&node.block(ours.hash)?);
+            // The plain way, whichever one built the index.
+            let theirs = BlockRows::of_block(&node.block(ours.hash)?, TweakMethod::Plain);
             if stored_rows(&snapshot, &ours)? != theirs {
                 wrong(height, format!("the rows of block {} are not what the block gives", ours.hash));
             }
