@@ -28,7 +28,7 @@ pub(crate) const FEE: u64 = 10_000;
 pub(crate) type Payment = (usize, Option<u32>);
 
 /// A transaction that receivers can see, as the index should have it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) height: u32,
     pub(crate) txid: Txid,
@@ -182,6 +182,12 @@ impl<'a> ChainMaker<'a> {
             }
             self.mine();
         }
+    }
+
+    /// Mines blocks without transactions.
+    pub(crate) fn empty_blocks(&mut self, count: u32) {
+        self.node.generate_to_descriptor(count, &self.descriptor);
+        self.height += count;
     }
 
     /// Takes the last `depth` blocks back, and makes a branch that is one block longer. Some of the transactions taken

@@ -5,17 +5,19 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use bitcoin::Network;
 use bitcoin::block::Header;
 use bitcoin::hashes::Hash;
+use bitcoin::{Network, Txid};
+use peregrine_index::BlockRows;
 use peregrine_index::indexer::{self, Options};
 use peregrine_index::scan::{self, BlockCache, Request};
 use peregrine_index::source::ChainSource;
 use peregrine_index::store::{IndexParams, TweakIndexWriter, TweakReader, verify};
 use peregrine_index::synthetic::{Planted, Wallet};
-use peregrine_index::{BlockRows, RowMeta};
 use peregrine_scanner::backend::reference::Reference;
 use peregrine_scanner::{Engine, ScanTarget};
+
+use crate::chain::Row;
 
 /// A writer for the regtest index in `dir`, with small segments, so that blocks straddle them.
 pub(crate) fn writer(dir: &Path) -> TweakIndexWriter {
@@ -58,15 +60,16 @@ pub(crate) fn fresh_contents(source: &dyn ChainSource) -> Vec<(Header, BlockRows
     contents(dir.path())
 }
 
-/// Height, transaction id, number of taproot outputs and value of the largest one, for each row.
-pub(crate) fn rows(contents: &[(Header, BlockRows)]) -> Vec<(u32, bitcoin::Txid, u32, u64)> {
-    let rows = |(height, (_, rows)): (u32, &(Header, BlockRows))| {
-        let row = move |((txid, meta), outputs): ((&[u8; 32], &RowMeta), &u32)| {
-            (height, bitcoin::Txid::from_byte_array(*txid), *outputs, meta.max_value)
-        };
-        rows.txids.iter().zip(&rows.meta).zip(&rows.output_counts).map(row).collect::<Vec<_>>()
-    };
-    (0..).zip(contents).flat_map(rows).collect()
+/// The rows as the sender notes them.
+pub(crate) fn rows(contents: &[(Header, BlockRows)]) -> Vec<Row> {
+    let mut all = Vec::new();
+    for (height, (_, rows)) in (0..).zip(contents) {
+        for ((txid, meta), outputs) in rows.txids.iter().zip(&rows.meta).zip(&rows.output_counts) {
+            let txid = Txid::from_byte_array(*txid);
+            all.push(Row { height, txid, outputs: *outputs, max_value: meta.max_value });
+        }
+    }
+    all
 }
 
 /// Scans the whole index for the wallets and looks up the outputs: what was found, sorted. Panics when a transaction
