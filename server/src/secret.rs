@@ -13,6 +13,10 @@ pub(crate) const SCAN_KEY_VARIABLE: &str = "PEREGRINE_SCAN_KEY";
 /// The scan key from a file (`-` is standard input), else from the environment, else from a prompt on the terminal.
 pub(crate) fn scan_key(file: Option<&Path>) -> anyhow::Result<ScanKey> {
     let (text, origin) = if let Some(file) = file {
+        if file.to_str().is_some_and(|name| name.parse::<ScanKey>().is_ok()) {
+            // Not repeated here: whatever is printed may end up in a log.
+            bail!("--scan-key-file takes the name of a file that holds the scan key, not the key itself");
+        }
         (read(file)?, format!("in {}", file.display()))
     } else if let Ok(text) = std::env::var(SCAN_KEY_VARIABLE) {
         (Zeroizing::new(text), format!("in {SCAN_KEY_VARIABLE}"))
