@@ -158,7 +158,10 @@ impl Settings {
     /// if it is there.
     pub fn complete(mut self, file: Option<&Path>) -> anyhow::Result<Self> {
         check_environment(std::env::vars_os().map(|(name, _)| name))?;
-        if let Ok(password) = std::env::var("PEREGRINE_RPC_PASSWORD") {
+        if let Some(password) = std::env::var_os("PEREGRINE_RPC_PASSWORD") {
+            let Ok(password) = password.into_string() else {
+                bail!("PEREGRINE_RPC_PASSWORD isn't valid text")
+            };
             self.rpc_password = Some(Secret::new(password));
         }
         let default = self.data_dir()?.join("peregrine.toml");

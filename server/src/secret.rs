@@ -18,8 +18,9 @@ pub(crate) fn scan_key(file: Option<&Path>) -> anyhow::Result<ScanKey> {
             bail!("--scan-key-file takes the name of a file that holds the scan key, not the key itself");
         }
         (read(file)?, format!("in {}", file.display()))
-    } else if let Ok(text) = std::env::var(SCAN_KEY_VARIABLE) {
-        (Zeroizing::new(text), format!("in {SCAN_KEY_VARIABLE}"))
+    } else if let Some(text) = std::env::var_os(SCAN_KEY_VARIABLE) {
+        // What isn't text isn't a key either; the empty text gives the error that says what a key is.
+        (Zeroizing::new(text.into_string().unwrap_or_default()), format!("in {SCAN_KEY_VARIABLE}"))
     } else if std::io::stdin().is_terminal() {
         let text = rpassword::prompt_password("Scan key (64 hexadecimal digits, not shown): ")?;
         (Zeroizing::new(text), "that was typed".to_owned())
