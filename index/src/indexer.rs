@@ -166,6 +166,7 @@ pub fn run(
             headers: VecDeque::new(),
             summary: Summary::default(),
             goal: 0,
+            tip: None,
             last_sync: Instant::now(),
         };
         let result = run.run();
@@ -258,6 +259,8 @@ struct Run<'a> {
     headers: VecDeque<(u32, BlockHash)>,
     summary: Summary,
     goal: u32,
+    /// The source's tip when it was last asked.
+    tip: Option<Tip>,
     last_sync: Instant,
 }
 
@@ -272,6 +275,11 @@ impl Run<'_> {
             }
             // Everything that is known is in the index.
             self.sync()?;
+            if let Some((height, hash)) = self.index.tip()
+                && self.tip == Some(Tip { height, hash })
+            {
+                (self.events)(Event::AtTip(height));
+            }
             if self.options.to.is_some_and(|to| self.index.next_height() > to) {
                 return Ok(());
             }
@@ -313,13 +321,13 @@ impl Run<'_> {
         let fetcher = self.fetcher;
         let tip = fetcher.call(|| fetcher.source.tip()).map_err(|e| fetcher.stop(e))?;
         self.goal = self.options.to.map_or(tip.height, |to| to.min(tip.height));
+        self.tip = Some(tip);
         let Some((height, hash)) = self.last_known() else {
             let first = fetcher.call(|| fetcher.source.hash_at(next)).map_err(|e| fetcher.stop(e))?;
             self.headers.extend(first.map(|hash| (next, hash)));
             return Ok(first.is_some());
         };
         if tip == (Tip { height, hash }) {
-            (self.events)(Event::AtTip(height));
             return Ok(false);
         }
         let headers = fetcher

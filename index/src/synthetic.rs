@@ -66,7 +66,8 @@ impl Wallet {
         ScanTarget::new(self.scan.clone(), self.spend.public_key(), self.labels.iter().copied())
     }
 
-    fn address(&self, label: Option<u32>) -> Address {
+    /// Its regtest address, without or with a label.
+    pub fn address(&self, label: Option<u32>) -> Address {
         let spend = self.spend.public_key();
         let spend = match label {
             None => spend,

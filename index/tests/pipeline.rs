@@ -80,8 +80,12 @@ fn finds_exactly_what_was_planted_before_and_after_a_reorganisation() {
     let dir = tempfile::tempdir().unwrap();
     let targets = targets(&chain);
     let mut writer = writer(dir.path());
-    let (summary, _) = index(&chain, &mut writer, Options::default());
+    let (summary, events) = index(&chain, &mut writer, Options::default());
     assert_eq!((summary.blocks, summary.cancelled), (121, false));
+    // Only once the last block is in the index.
+    let [.., Event::Progress(last), Event::AtTip(120)] = &events[..] else { panic!("{events:?}") };
+    let told = events.iter().filter(|event| matches!(event, Event::AtTip(_))).count();
+    assert_eq!((last.height, told), (120, 1));
     let report = run_scan(dir.path(), Reference, everything(&targets));
     assert_eq!(outputs(&chain, &report), (planted(&chain), 0));
     assert_eq!((report.heights.clone(), report.blocks), (Some(0..=120), 121));

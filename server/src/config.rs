@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bitcoin::Network;
 use clap::ValueEnum;
 use peregrine_index::source::{NodeConfig, NodeKind, Secret};
@@ -158,7 +158,10 @@ impl Settings {
     /// if it is there.
     pub fn complete(mut self, file: Option<&Path>) -> anyhow::Result<Self> {
         check_environment(std::env::vars_os().map(|(name, _)| name))?;
-        if let Ok(password) = std::env::var("PEREGRINE_RPC_PASSWORD") {
+        if let Some(password) = std::env::var_os("PEREGRINE_RPC_PASSWORD") {
+            let Ok(password) = password.into_string() else {
+                bail!("PEREGRINE_RPC_PASSWORD isn't valid text")
+            };
             self.rpc_password = Some(Secret::new(password));
         }
         let default = self.data_dir()?.join("peregrine.toml");
@@ -183,13 +186,22 @@ impl Settings {
 
     /// Settings from the text of a file.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let table: toml::Table = text.parse().context("this isn't valid TOML")?;
+        // Not the error's own text: that quotes the line, which may be the one with the password.
+        let readable = |error: toml::de::Error| {
+            let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+            let line = line.map_or_else(String::new, |line| format!("line {line}: "));
+            anyhow!("{line}{}", error.message())
+        };
+        let table: toml::Table = text.parse().map_err(readable).context("this isn't valid TOML")?;
         for key in table.keys() {
             if !KEYS.contains(&key.as_str()) {
                 bail!("unknown key '{key}'{}", suggestion(key, &KEYS));
             }
         }
-        let settings: Self = toml::from_str(text)?;
+        if table.get("rpc_password").is_some_and(|password| !password.is_str()) {
+            bail!("rpc_password must be a text in quotes");
+        }
+        let settings: Self = toml::from_str(text).map_err(readable)?;
         let limits = [
             ("timeout", settings.timeout, 1..=3600),
             ("requests", settings.requests, 1..=256),

@@ -13,9 +13,14 @@ pub(crate) const SCAN_KEY_VARIABLE: &str = "PEREGRINE_SCAN_KEY";
 /// The scan key from a file (`-` is standard input), else from the environment, else from a prompt on the terminal.
 pub(crate) fn scan_key(file: Option<&Path>) -> anyhow::Result<ScanKey> {
     let (text, origin) = if let Some(file) = file {
+        if file.to_str().is_some_and(|name| name.parse::<ScanKey>().is_ok()) {
+            // Not repeated here: whatever is printed may end up in a log.
+            bail!("--scan-key-file takes the name of a file that holds the scan key, not the key itself");
+        }
         (read(file)?, format!("in {}", file.display()))
-    } else if let Ok(text) = std::env::var(SCAN_KEY_VARIABLE) {
-        (Zeroizing::new(text), format!("in {SCAN_KEY_VARIABLE}"))
+    } else if let Some(text) = std::env::var_os(SCAN_KEY_VARIABLE) {
+        // What isn't text isn't a key either; the empty text gives the error that says what a key is.
+        (Zeroizing::new(text.into_string().unwrap_or_default()), format!("in {SCAN_KEY_VARIABLE}"))
     } else if std::io::stdin().is_terminal() {
         let text = rpassword::prompt_password("Scan key (64 hexadecimal digits, not shown): ")?;
         (Zeroizing::new(text), "that was typed".to_owned())

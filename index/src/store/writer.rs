@@ -284,11 +284,16 @@ impl TweakIndexWriter {
         let tip = self.record(count)?;
         let rows = tip.as_ref().map_or(0, |t| t.row_end);
         let tail_outputs = self.outputs_in_tail(rows)?;
+        if count < self.synced {
+            // Before the cut: a process that is killed in between must not leave a state that claims more records
+            // than there are.
+            self.synced = count;
+            self.write_state()?;
+        }
         self.cut(count)?;
         self.count = count;
         self.tip = tip;
         self.tail_outputs = tail_outputs;
-        self.synced = self.synced.min(count);
         self.dirty_from = self.dirty_from.min(rows);
         self.barrier()
     }

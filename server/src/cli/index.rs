@@ -156,6 +156,10 @@ impl Reporter {
     }
 
     fn event(&self, event: Event) {
+        if matches!(event, Event::Reorganised { .. }) {
+            // The new tip may be at the same height, and is told all the same.
+            self.state().at_tip = None;
+        }
         match event {
             Event::Progress(progress) => self.progress(&progress),
             Event::Wait(wait) if self.json => {

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bitcoin::hex::DisplayHex;
 use peregrine_index::scan::{
     self, BlockCache, FoundTransaction, IndexScanError, OwnedOutput, Report, Request,
 };
-use peregrine_index::source::{ChainSource, NodeSource, connect};
+use peregrine_index::source::{NodeSource, connect};
 use peregrine_index::store::Snapshot;
 use peregrine_scanner::{Engine, ScanError, ScanTarget, backend, keys};
 use serde::Serialize;
@@ -240,7 +240,7 @@ impl Scan {
             }
             other => other?,
         };
-        let payments = self.payments(settings, &report, &targets)?;
+        let payments = self.payments(settings, &report, &targets);
         let summary = Summary {
             network: settings.network().to_string(),
             from: report.heights.as_ref().map(|heights| *heights.start()),
@@ -275,33 +275,25 @@ impl Scan {
     }
 
     /// Looks up the outputs. Transactions in which only 8 bytes matched are left out where a node can tell.
-    fn payments(
-        &self,
-        settings: &Settings,
-        report: &Report,
-        targets: &[ScanTarget],
-    ) -> anyhow::Result<Vec<Payment>> {
-        let node = if report.found.is_empty() { None } else { self.node(settings) };
+    fn payments(&self, settings: &Settings, report: &Report, targets: &[ScanTarget]) -> Vec<Payment> {
+        let mut node = if report.found.is_empty() { None } else { self.node(settings) };
         let mut cache = BlockCache::default();
         let mut payments = Vec::new();
         for found in &report.found {
-            let Some(node) = &node else {
-                payments.push(Payment::new(found, None));
-                continue;
-            };
-            let outputs = scan::outputs(node, found, targets, &mut cache);
-            let outputs = outputs.with_context(|| {
-                format!(
-                    "{} was found, but its outputs can't be had from {}; --no-node does without",
-                    found.txid,
-                    node.describe()
-                )
-            })?;
-            if !outputs.is_empty() {
-                payments.push(Payment::new(found, Some(outputs)));
+            let outputs = node.as_ref().map(|node| scan::outputs(node, found, targets, &mut cache));
+            match outputs {
+                Some(Ok(outputs)) if outputs.is_empty() => {}
+                Some(Ok(outputs)) => payments.push(Payment::new(found, Some(outputs))),
+                None => payments.push(Payment::new(found, None)),
+                Some(Err(error)) => {
+                    // What was found is told in any case. A node that reorganises or goes away costs only the details.
+                    eprintln!("warning: no outputs are shown from height {} on: {error}", found.height);
+                    payments.push(Payment::new(found, None));
+                    node = None;
+                }
             }
         }
-        Ok(payments)
+        payments
     }
 
     /// A node, if there is one right now: a scan works without, so it doesn't wait.
