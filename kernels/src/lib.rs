@@ -1,5 +1,4 @@
 //! secp256k1 arithmetic for scanning silent payments, one module per instruction set.
-#![allow(dead_code, unused)]
 mod arch;
 mod batch;
 mod comb;

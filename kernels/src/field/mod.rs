@@ -80,6 +80,8 @@ pub(crate) trait Field: Copy + Send + Sync + 'static {
     /// Rows per chunk, as measured: a larger chunk shares its inversions among more rows, a smaller one stays in
     /// nearer caches.
     const CHUNK: usize;
+    /// Whether passes handle two vectors of rows side by side, where that measures faster.
+    const PAIRS: bool;
     /// Bits between limbs.
     const WIDTH: u32;
     /// The largest limbs of tight elements, wide ones, and sums.

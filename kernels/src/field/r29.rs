@@ -251,6 +251,7 @@ pub(crate) mod body {
 impl<V: Mul32> Field for R29<V> {
     const LANES: usize = V::LANES;
     const CHUNK: usize = 1024;
+    const PAIRS: bool = false;
     const WIDTH: u32 = 29;
     const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) = (
         &[M29 + (1 << 25), M29 + (1 << 18), M29, M29, M29, M29, M29, M29, (1 << 24) - 1],

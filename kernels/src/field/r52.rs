@@ -199,6 +199,7 @@ pub(crate) mod body {
 impl<V: Madd52> Field for R52<V> {
     const LANES: usize = V::LANES;
     const CHUNK: usize = 512 * V::LANES;
+    const PAIRS: bool = V::LANES == 4;
     const WIDTH: u32 = 52;
     const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) = (
         &[M52, M52, M52, M52, (1 << 49) - 1],
