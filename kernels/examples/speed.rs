@@ -3,8 +3,8 @@
 //! `cargo run --release -p peregrine-kernels --example speed -- [rows] [keys] [labels] [rounds]`; the environment may name
 //! several `ISA`, `CHUNK` (rows), and `POINTS` and `ORBITS` (kept per row), separated by commas.
 
-use peregrine_kernels::{Isa, KeyMaterial, Rows, Scanner};
 use bitcoin::hashes::{Hash, HashEngine, sha256};
+use peregrine_kernels::{Isa, KeyMaterial, Rows, Scanner};
 use secp256k1::{PublicKey, Scalar, SecretKey};
 use std::time::Instant;
 

@@ -99,7 +99,9 @@ impl<F: Field> Multiply<F> {
         for row in 0..len * F::LANES {
             let mut k = scalars.get(row).map_or([1, 0, 0, 0], modn::from_be);
             if !modn::is_valid(&k) {
-                valid[row] = false;
+                if let Some(valid) = valid.get_mut(row) {
+                    *valid = false;
+                }
                 k = [1, 0, 0, 0];
             }
             let (mut k1, mut k2) = modn::split(&k);
@@ -117,7 +119,8 @@ impl<F: Field> Multiply<F> {
         let mut inverse = F::one();
         let mut finish = Finish::Nothing;
         for window in (0..WINDOWS).rev() {
-            let [first, second] = [0, 1].map(|half| Digits { windows: &halves[half], window, beta: half == 1 });
+            let [first, second] =
+                [0, 1].map(|half| Digits { windows: &halves[half], window, beta: half == 1 });
             if window + 1 == WINDOWS {
                 state.choose(slots, first);
             } else {
@@ -200,19 +203,19 @@ struct LiftX<'a, F: Field> {
 /// (p + 1)/4 = 2^254 − 2^30 − 244: square so often, then multiply with an earlier value; value 0 is the base
 /// and value i + 1 comes out of line i. The comments give the bits of ones collected.
 const ROOT: [(usize, usize); 13] = [
-    (1, 0),   // 2
-    (1, 0),   // 3
-    (3, 2),   // 6
-    (3, 2),   // 9
-    (2, 1),   // 11
-    (11, 5),  // 22
-    (22, 6),  // 44
-    (44, 7),  // 88
-    (88, 8),  // 176
-    (44, 7),  // 220
-    (3, 2),   // 223
-    (23, 6),  // 223 ones, a zero, 22 ones
-    (6, 1),   // and 000011, before two more zeros
+    (1, 0),  // 2
+    (1, 0),  // 3
+    (3, 2),  // 6
+    (3, 2),  // 9
+    (2, 1),  // 11
+    (11, 5), // 22
+    (22, 6), // 44
+    (44, 7), // 88
+    (88, 8), // 176
+    (44, 7), // 220
+    (3, 2),  // 223
+    (23, 6), // 223 ones, a zero, 22 ones
+    (6, 1),  // and 000011, before two more zeros
 ];
 
 /// Vectors that take a root side by side, so that their latencies overlap.

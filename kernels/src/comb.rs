@@ -112,7 +112,9 @@ pub(crate) fn table() -> &'static [Packed] {
         let mut half = multiply_point(&half(), &g);
         for _ in 0..WINDOWS {
             let whole = add_points(&half, &half);
-            table.extend(progression(half, whole, WINDOW - 1).iter().map(|p| pack(p).unwrap_or(Packed([0; 64]))));
+            table.extend(
+                progression(half, whole, WINDOW - 1).iter().map(|p| pack(p).unwrap_or(Packed([0; 64]))),
+            );
             for _ in 0..WINDOW {
                 half = add_points(&half, &half);
             }
@@ -178,7 +180,9 @@ mod tests {
         let spend = multiply_point(&[12345, 6, 7, 8], &g);
         let (top_entries, missing) = top_table(&spend);
         assert!(missing.is_empty());
-        for t in [[1, 0, 0, 0], [u64::MAX; 4], [0x123456789abcdef, 0xfedcba987654321, 5 << 60, 0x8000000000000001]] {
+        for t in
+            [[1, 0, 0, 0], [u64::MAX; 4], [0x123456789abcdef, 0xfedcba987654321, 5 << 60, 0x8000000000000001]]
+        {
             let mut sum = Some(top_entries[top(&t)].words());
             for window in 0..WINDOWS {
                 let (index, negative) = lookup(&t, window);

@@ -275,12 +275,28 @@ impl<F: Field, const FINISH: u8, const START: u8> Job<F> for Pass<'_, F, FINISH,
         let start = &self.start;
         let n = *len;
         let cells = &mut cells[..n];
+        let base = cells.as_ptr();
         let mut acc = self.inverse;
         let mut run = F::one();
         let back = *reverse;
         *reverse = !back;
         let at = |k: usize| if back { n - 1 - k } else { k };
         let fetch = |i: usize| {
+            if F::LANES > 1 && START == TABLE {
+                let next = if back { i.wrapping_sub(3) } else { i + 3 };
+                touch::<Cell<F>>(base.wrapping_add(next));
+                if let Start::Table(entries, operand) = start
+                    && let Some(entry) = entries.get(next)
+                {
+                    if operand.unit != 1 {
+                        touch(&entry.x);
+                    }
+                    if operand.unit != 0 {
+                        touch(&entry.bx);
+                    }
+                    touch(&entry.y);
+                }
+            }
             if START == COMB
                 && let Start::Comb(table, ts, window) = start
             {
@@ -415,6 +431,26 @@ fn begin<F: Field, const START: u8>(cell: &mut Cell<F>, i: usize, start: &Start<
 /// How many rows ahead the generator's table is fetched.
 const AHEAD: usize = 32;
 
+/// Asks for the cache lines of a value.
+#[inline(always)]
+fn touch<T>(value: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let start = value.cast::<i8>();
+        let mut at = 0;
+        while at < size_of::<T>() {
+            // SAFETY: prefetching never faults; every x86-64 has the instruction.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at));
+            }
+            at += 64;
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
 #[inline(always)]
 fn prefetch<F: Field>(table: &[Packed], ts: &[[u64; 4]], window: usize, vector: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -443,7 +479,51 @@ pub(crate) enum Factor {
 /// Inverts products lane by lane, all with one inversion. A zero lane becomes one, and its bit is set in the
 /// element's mask.
 pub(crate) fn invert<F: Field>(products: &mut [(F::Fe, Factor)], poisoned: &mut [u32]) {
-    F::enter(Invert::<F> { products, poisoned });
+    const MOST: usize = 16;
+    for (products, poisoned) in products.chunks_mut(MOST).zip(poisoned.chunks_mut(MOST)) {
+        if products.len() > 1 && F::enter(InvertTogether::<F> { products }) {
+            continue;
+        }
+        F::enter(Invert::<F> { products, poisoned });
+    }
+}
+
+/// Multiplies the elements together first; does nothing and says `false` where a lane is zero.
+struct InvertTogether<'a, F: Field> {
+    products: &'a mut [(F::Fe, Factor)],
+}
+
+impl<F: Field> Job<F> for InvertTogether<'_, F> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        let one = F::one();
+        let mut before = [one; 16];
+        let mut run = one;
+        for ((product, _), before) in self.products.iter().zip(&mut before) {
+            *before = run;
+            run = F::mul(&run, product);
+        }
+        let mut total = [(run, Factor::One)];
+        let mut poisoned = [0];
+        Invert::<F> { products: &mut total, poisoned: &mut poisoned }.run();
+        if poisoned != [0] {
+            return false;
+        }
+        let mut acc = total[0].0;
+        let (two, three_halves) = (F::splat(&[2, 0, 0, 0]), F::splat(&THREE_HALVES));
+        for ((product, factor), before) in self.products.iter_mut().zip(&before).rev() {
+            let inverse = F::mul(&acc, before);
+            acc = F::mul(&acc, product);
+            *product = match factor {
+                Factor::One => inverse,
+                Factor::Two => F::mul(&inverse, &two),
+                Factor::ThreeHalves => F::mul(&inverse, &three_halves),
+            };
+        }
+        true
+    }
 }
 
 struct Invert<'a, F: Field> {
@@ -457,7 +537,8 @@ impl<F: Field> Job<F> for Invert<'_, F> {
     #[inline(always)]
     fn run(self) {
         const BATCH: usize = 16;
-        for (products, poisoned) in self.products.chunks_mut(BATCH).zip(self.poisoned.chunks_mut(BATCH)) {
+        let Invert { products, poisoned } = self;
+        {
             let mut words = [[0u64; 4]; 8 * BATCH];
             let mut before = [[0u64; 4]; 8 * BATCH];
             let count = products.len() * F::LANES;

@@ -55,6 +55,7 @@ impl Program {
     }
 
     /// The operations in order.
+    #[cfg(test)]
     pub(crate) fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         (0..self.0.len()).filter_map(|at| self.get(at))
     }
@@ -160,7 +161,7 @@ impl Shape {
         for points in [1, 2, 4, 8, 16, 32] {
             for orbits in [2, 4, 6, 8] {
                 let shape = Shape { points, step: 128 / points, orbits };
-                if shape.slots() <= 96 && cost(&shape) < cost(&best) {
+                if shape.slots() <= 64 && cost(&shape) < cost(&best) {
                     best = shape;
                 }
             }
@@ -174,11 +175,8 @@ impl Shape {
     }
 
     fn build_table(&self) -> Builder {
-        let mut b = Builder {
-            program: Program::default(),
-            current: [1, 0, 0, 0],
-            slots: vec![[0; 4]; self.slots()],
-        };
+        let mut b =
+            Builder { program: Program::default(), current: [1, 0, 0, 0], slots: vec![[0; 4]; self.slots()] };
         for point in 0..self.points {
             let base = point * self.orbits;
             if point > 0 {

@@ -9,8 +9,8 @@ use peregrine_kernels::{Hit, Isa, KeyMaterial, Rows, Scanner, lift_x_batch, mul_
 use secp256k1::{PublicKey, Scalar};
 
 const LAMBDA: [u8; 32] = [
-    0x53, 0x63, 0xad, 0x4c, 0xc0, 0x5c, 0x30, 0xe0, 0xa5, 0x26, 0x1c, 0x02, 0x88, 0x12, 0x64, 0x5a, 0x12, 0x2e,
-    0x22, 0xea, 0x20, 0x81, 0x66, 0x78, 0xdf, 0x02, 0x96, 0x7c, 0x1b, 0x23, 0xbd, 0x72,
+    0x53, 0x63, 0xad, 0x4c, 0xc0, 0x5c, 0x30, 0xe0, 0xa5, 0x26, 0x1c, 0x02, 0x88, 0x12, 0x64, 0x5a, 0x12,
+    0x2e, 0x22, 0xea, 0x20, 0x81, 0x66, 0x78, 0xdf, 0x02, 0x96, 0x7c, 0x1b, 0x23, 0xbd, 0x72,
 ];
 
 /// Scans with every backend and compares with the reference, row by row; gives back how many rows were redone
@@ -92,7 +92,8 @@ fn special_scan_keys() {
         assert_eq!(check(&rows, &keys, 10), 0);
     }
     // The same in one pass, in the form that keeps more points per row.
-    let keys: Vec<Key> = scans.iter().map(|scan| Key { scan: *scan, ..Key::random(&mut random, 1) }).collect();
+    let keys: Vec<Key> =
+        scans.iter().map(|scan| Key { scan: *scan, ..Key::random(&mut random, 1) }).collect();
     for keys in keys.chunks(20) {
         assert_eq!(check(&rows, keys, 11), 0);
     }
@@ -105,7 +106,8 @@ fn special_tweak_points() {
     for value in [1, 2, 3, 4, 5, 8, 16] {
         rows.extend([times_g(value, false), times_g(value, true)]);
     }
-    let lambda_g = PublicKey::from_secret_key(&secp256k1::SecretKey::from_secret_bytes(LAMBDA).expect("valid"));
+    let lambda_g =
+        PublicKey::from_secret_key(&secp256k1::SecretKey::from_secret_bytes(LAMBDA).expect("valid"));
     rows.extend([lambda_g, lambda_g.negate()]);
     rows.extend(points(50, &mut random));
     let keys: Vec<Key> = (0..3).map(|_| Key::random(&mut random, 2)).collect();
@@ -128,7 +130,9 @@ fn spend_points_that_meet_the_table() {
         spends.extend([
             PublicKey::from_secret_key(&key),
             PublicKey::from_secret_key(&key.negate()),
-            PublicKey::from_secret_key(&key.mul_tweak(&Scalar::from_be_bytes(small(3, true)).expect("valid")).expect("valid")),
+            PublicKey::from_secret_key(
+                &key.mul_tweak(&Scalar::from_be_bytes(small(3, true)).expect("valid")).expect("valid"),
+            ),
         ]);
     }
     for spend in spends {
@@ -286,7 +290,9 @@ fn square_roots() {
                 let mut bytes = [2 + u8::from(odd[row]); 33];
                 bytes[1..].copy_from_slice(&xs[row]);
                 match PublicKey::from_slice(&bytes) {
-                    Ok(p) => assert!(out[row] == stored(&p) && !failed.contains(&(row as u32)), "{isa} {row}"),
+                    Ok(p) => {
+                        assert!(out[row] == stored(&p) && !failed.contains(&(row as u32)), "{isa} {row}")
+                    }
                     Err(_) => assert!(failed.contains(&(row as u32)), "{isa} {row}"),
                 }
             }
@@ -316,7 +322,9 @@ fn limbs(maxima: &[u64], width: u32, random: &mut Random) -> Vec<u64> {
         4 => words([u64::MAX; 4]),
         // Around 2^256 − 2^64, where carries run through.
         5 => words([random.word() % 2, u64::MAX, u64::MAX, u64::MAX]),
-        6 | 7 => maxima.iter().map(|max| [0, 1, *max, max - 1, max / 2][random.word() as usize % 5]).collect(),
+        6 | 7 => {
+            maxima.iter().map(|max| [0, 1, *max, max - 1, max / 2][random.word() as usize % 5]).collect()
+        }
         8 | 9 => words([random.word(), random.word(), random.word(), random.word()]),
         _ => maxima.iter().map(|max| random.word() % max.saturating_add(1)).collect(),
     }

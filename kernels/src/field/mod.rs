@@ -45,6 +45,7 @@ impl Packed {
         Packed(bytes)
     }
 
+    #[cfg(test)]
     pub(crate) fn words(&self) -> ([u64; 4], [u64; 4]) {
         split_point(&self.0)
     }
@@ -80,6 +81,8 @@ pub(crate) trait Field: Copy + Send + Sync + 'static {
     /// Rows per chunk, as measured: a larger chunk shares its inversions among more rows, a smaller one stays in
     /// nearer caches.
     const CHUNK: usize;
+    /// The same for many keys, where a row keeps many points.
+    const CHUNK_MANY: usize = 512;
     /// Whether passes handle two vectors of rows side by side, where that measures faster.
     const PAIRS: bool;
     /// Bits between limbs.

@@ -152,8 +152,8 @@ pub(crate) mod body {
                 t[i + j + 1] = V::madd_hi(t[i + j + 1], a[i], a[j]);
             }
         }
-        for k in 1..9 {
-            t[k] = t[k].add(t[k]);
+        for column in &mut t[1..9] {
+            *column = column.add(*column);
         }
         for k in 0..5 {
             t[k] = t[k].add(start[k]);
