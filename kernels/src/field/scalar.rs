@@ -360,3 +360,69 @@ impl Kernel for Portable {
         sqr(a)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edges() -> Vec<Words> {
+        let mut list = Vec::new();
+        for low in [0, 1, 2, C - 1, C, C + 1, P[0] - 1, P[0], P[0] + 1, u64::MAX - 1, u64::MAX] {
+            for high in [0, 1, 1 << 63, u64::MAX - 1, u64::MAX] {
+                list.extend([
+                    [low, high, high, high],
+                    [low, 0, 0, high],
+                    [high, low, high, low],
+                    [high, high, 0, low],
+                ]);
+            }
+        }
+        let mut v = [3, 5, 7, u64::MAX];
+        for _ in 0..40 {
+            v = mul(&v, &[0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 77]);
+            list.push(v);
+        }
+        list
+    }
+
+    #[test]
+    fn carry_flags_agree_with_portable_code() {
+        for a in edges() {
+            assert_eq!(canonical(&sqr(&a)), canonical(&mul(&a, &a)));
+            for b in edges() {
+                assert_eq!(add(&a, &b), add_portable(&a, &b));
+                assert_eq!(sub(&a, &b), sub_portable(&a, &b));
+                assert_eq!(canonical(&add(&sub(&a, &b), &b)), canonical(&a));
+                // (a + b)² − (a − b)² = 4ab
+                let (plus, minus) = (add(&a, &b), sub(&a, &b));
+                let left = canonical(&sub(&sqr(&plus), &sqr(&minus)));
+                assert_eq!(left, canonical(&mul(&a, &mul(&b, &[4, 0, 0, 0]))));
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn kernels_agree() {
+        use crate::arch::adx::Adx;
+        if !std::arch::is_x86_feature_detected!("bmi2") || !std::arch::is_x86_feature_detected!("adx") {
+            println!("skipped: this processor lacks bmi2 or adx");
+            return;
+        }
+        for a in edges() {
+            assert_eq!(Adx::sqr(&a), Portable::sqr(&a));
+            for b in edges() {
+                assert_eq!(Adx::mul(&a, &b), Portable::mul(&a, &b));
+            }
+        }
+    }
+
+    #[test]
+    fn inverses() {
+        use crate::field::inverse::invert;
+        for a in edges() {
+            let expected = if is_zero(&a) { [0; 4] } else { [1, 0, 0, 0] };
+            assert_eq!(canonical(&mul(&a, &invert(&a))), expected);
+        }
+    }
+}
