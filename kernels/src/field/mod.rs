@@ -10,7 +10,9 @@
 //! The bounds behind each type are proven beside the code of the representation.
 
 pub(crate) mod inverse;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod r29;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod r52;
 pub(crate) mod scalar;
 
@@ -143,6 +145,7 @@ pub(crate) trait Field: Copy + Send + Sync + 'static {
 }
 
 /// Four vectors of words to one array of words per lane.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn scatter<V: crate::arch::Simd>(vectors: &[V; 4], out: &mut [[u64; 4]]) {
     for (i, vector) in vectors.iter().enumerate() {
