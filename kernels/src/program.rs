@@ -353,6 +353,13 @@ mod tests {
     }
 
     #[test]
+    fn shapes_as_documented() {
+        assert_eq!(Shape::for_keys(1), Shape { points: 1, step: 128, orbits: 6 });
+        assert_eq!(Shape::for_keys(16), Shape { points: 8, step: 16, orbits: 8 });
+        assert!((1..=64).all(|keys| Shape::for_keys(keys).slots() <= 64));
+    }
+
+    #[test]
     fn split_scalars() {
         for k in special_scalars() {
             let (mut k1, mut k2) = modn::split(&k);
