@@ -4,6 +4,7 @@ use peregrine_kernels::{Isa, testing};
 use std::time::Instant;
 
 fn main() {
+    std::hint::black_box(testing::samples(std::hint::black_box(5)));
     let isas: Vec<Isa> = Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect();
     let mut best = vec![[f64::INFINITY; 2]; isas.len()];
     for _ in 0..200 {

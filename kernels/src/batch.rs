@@ -99,7 +99,9 @@ impl<F: Field> Multiply<F> {
         for row in 0..len * F::LANES {
             let mut k = scalars.get(row).map_or([1, 0, 0, 0], modn::from_be);
             if !modn::is_valid(&k) {
-                valid[row] = false;
+                if let Some(valid) = valid.get_mut(row) {
+                    *valid = false;
+                }
                 k = [1, 0, 0, 0];
             }
             let (mut k1, mut k2) = modn::split(&k);

@@ -77,12 +77,10 @@ impl Isa {
         }
     }
 
-    /// Whether the scalar backend may use BMI2 and ADX; `PEREGRINE_PORTABLE` in the environment says no, for tests.
+    /// Whether the scalar backend may use BMI2 and ADX.
     #[cfg(target_arch = "x86_64")]
-    fn has_carry_chains(self) -> bool {
-        std::arch::is_x86_feature_detected!("bmi2")
-            && std::arch::is_x86_feature_detected!("adx")
-            && std::env::var_os("PEREGRINE_PORTABLE").is_none()
+    fn has_carry_chains() -> bool {
+        std::arch::is_x86_feature_detected!("bmi2") && std::arch::is_x86_feature_detected!("adx")
     }
 
     /// The fastest that this processor has.
@@ -120,7 +118,7 @@ pub(crate) fn dispatch<V: Visit>(isa: Isa, visit: V) -> Result<V::Output, &'stat
         use crate::field::{r29::R29, r52::R52};
         match isa {
             Isa::Scalar => {
-                if Isa::Scalar.has_carry_chains() {
+                if Isa::has_carry_chains() {
                     return Ok(visit.visit::<Scalar<Adx>>());
                 }
             }

@@ -272,122 +272,184 @@ impl<F: Field, const FINISH: u8, const START: u8> Job<F> for Pass<'_, F, FINISH,
     #[inline(always)]
     fn run(self) -> F::Fe {
         let State { cells, len, reverse, .. } = self.state;
-        let cells = &mut cells[..*len];
+        let start = &self.start;
+        let n = *len;
+        let cells = &mut cells[..n];
+        let base = cells.as_ptr();
         let mut acc = self.inverse;
         let mut run = F::one();
         let back = *reverse;
         *reverse = !back;
-        let n = cells.len();
-        for k in 0..n {
-            let i = if back { n - 1 - k } else { k };
+        let at = |k: usize| if back { n - 1 - k } else { k };
+        let fetch = |i: usize| {
+            if F::LANES > 1 && START == TABLE {
+                let next = if back { i.wrapping_sub(3) } else { i + 3 };
+                touch::<Cell<F>>(base.wrapping_add(next));
+                if let Start::Table(entries, operand) = start
+                    && let Some(entry) = entries.get(next)
+                {
+                    if operand.unit != 1 {
+                        touch(&entry.x);
+                    }
+                    if operand.unit != 0 {
+                        touch(&entry.bx);
+                    }
+                    touch(&entry.y);
+                }
+            }
             if START == COMB
-                && let Start::Comb(table, ts, window) = self.start
+                && let Start::Comb(table, ts, window) = start
             {
-                prefetch::<F>(table, ts, window, if back { i.wrapping_sub(AHEAD) } else { i + AHEAD });
+                let ahead = AHEAD / F::LANES;
+                prefetch::<F>(table, ts, *window, if back { i.wrapping_sub(ahead) } else { i + ahead });
             }
-            let cell = &mut cells[i];
-            let (mut x, mut y) = (cell.x, cell.y);
-            match FINISH {
-                NOTHING => {}
-                DOUBLE => {
+        };
+
+        // One or two vectors of rows, stage by stage. Two keep the processor in independent multiplications
+        // where one row's chain of five is longer than it can look ahead.
+        macro_rules! step {
+            ($([$i:ident $x:ident $y:ident $t:ident $slope:ident $x3:ident])+) => {
+                $(
+                    let cell = &cells[$i];
+                    let ($x, $y) = (cell.x, cell.y);
+                )+
+                let ($($t,)+);
+                if FINISH != NOTHING {
+                    $(
+                        let cell = &cells[$i];
+                        $t = F::mul(&acc, &cell.product);
+                        acc = if FINISH == DOUBLE { F::mul(&acc, &$y) } else { F::mul_w(&cell.den, &acc) };
+                    )+
+                } else {
+                    $($t = acc;)+
+                }
+                let ($($x3,)+);
+                if FINISH == DOUBLE {
                     // The inverse carries a factor 3/2.
-                    let t = F::mul(&acc, &cell.product);
-                    acc = F::mul(&acc, &y);
-                    let slope = F::mul(&F::sqr(&x), &t);
-                    let x3 = F::sqr_sub(&slope, &F::twice(&x));
-                    y = F::mul_sub(&F::sub(&x, &x3), &slope, &y);
-                    x = x3;
-                }
-                FIRST => {
-                    let t = F::mul(&acc, &cell.product);
-                    acc = F::mul_w(&cell.den, &acc);
-                    let slope = F::mul_w(&cell.num, &t);
-                    let x3 = F::sqr_sub(&slope, &F::twice_plus(&x, &cell.den));
-                    cell.den = F::sub(&x3, &x);
-                    cell.slope = slope;
-                }
-                SECOND => {
-                    // The inverse carries a factor 2. This slope is minus the usual one: 2y/(x_R − x) + slope.
-                    let t = F::mul(&acc, &cell.product);
-                    acc = F::mul_w(&cell.den, &acc);
-                    let slope = F::mul_add(&y, &t, &cell.slope);
-                    let x3 = F::sqr_sub(&slope, &F::twice_plus(&x, &cell.den));
-                    y = F::mul_sub(&F::sub(&x3, &x), &slope, &y);
-                    x = x3;
-                }
-                _ => {
-                    let t = F::mul(&acc, &cell.product);
-                    acc = F::mul_w(&cell.den, &acc);
-                    let slope = F::mul_w(&cell.num, &t);
-                    let x3 = F::sqr_sub(&slope, &F::twice_plus(&x, &cell.den));
-                    if FINISH == ADD {
-                        y = F::mul_sub(&F::sub(&x, &x3), &slope, &y);
-                    }
-                    x = x3;
-                }
-            }
-            if FINISH != NOTHING && FINISH != FIRST {
-                cell.x = x;
-                cell.y = y;
-            }
-            match START {
-                NOTHING => {}
-                DOUBLE => {
-                    cell.product = run;
-                    run = F::mul(&run, &y);
-                }
-                SECOND => {
-                    cell.product = run;
-                    run = F::mul_w(&cell.den, &run);
-                }
-                TABLE => {
-                    if let Start::Table(entries, operand) = self.start {
-                        let entry = &entries[i];
-                        cell.den = match operand.unit {
-                            0 => F::sub(&entry.x, &x),
-                            1 => F::sub(&entry.bx, &x),
-                            // β²x = −x − βx
-                            _ => F::neg_sum3(&entry.x, &entry.bx, &x),
-                        };
-                        cell.num = if operand.neg { F::neg_sum(&entry.y, &y) } else { F::sub(&entry.y, &y) };
-                    }
-                    cell.product = run;
-                    run = F::mul_w(&cell.den, &run);
-                }
-                CHOSEN => {
-                    if let Start::Chosen(slots, digits) = self.start {
-                        let (qx, qy, negative) = digits.choose(slots, i);
-                        cell.den = F::sub(&qx, &x);
-                        cell.num = F::signed_sub(&qy, negative, &y);
-                    }
-                    cell.product = run;
-                    run = F::mul_w(&cell.den, &run);
-                }
-                _ => {
-                    if let Start::Comb(table, ts, window) = self.start {
-                        let ts = &ts[i * F::LANES..(i + 1) * F::LANES];
-                        let mut index = [0; 8];
-                        let mut negative = 0;
-                        for (lane, t) in ts.iter().enumerate() {
-                            let (at, neg) = comb::lookup(t, window);
-                            index[lane] = at;
-                            negative |= u32::from(neg) << lane;
+                    $(let $slope = F::sqr(&$x);)+
+                    $(let $slope = F::mul(&$slope, &$t);)+
+                    $($x3 = F::sqr_sub(&$slope, &F::twice(&$x));)+
+                    $(
+                        let cell = &mut cells[$i];
+                        cell.y = F::mul_sub(&F::sub(&$x, &$x3), &$slope, &$y);
+                        cell.x = $x3;
+                    )+
+                } else if FINISH == SECOND {
+                    // The inverse carries a factor 2; the slope is minus the usual one.
+                    $(let $slope = F::mul_add(&$y, &$t, &cells[$i].slope);)+
+                    $($x3 = F::sqr_sub(&$slope, &F::twice_plus(&$x, &cells[$i].den));)+
+                    $(
+                        let cell = &mut cells[$i];
+                        cell.y = F::mul_sub(&F::sub(&$x3, &$x), &$slope, &$y);
+                        cell.x = $x3;
+                    )+
+                } else if FINISH != NOTHING {
+                    $(let $slope = F::mul_w(&cells[$i].num, &$t);)+
+                    $($x3 = F::sqr_sub(&$slope, &F::twice_plus(&$x, &cells[$i].den));)+
+                    $(
+                        let cell = &mut cells[$i];
+                        if FINISH == FIRST {
+                            cell.den = F::sub(&$x3, &$x);
+                            cell.slope = $slope;
+                        } else {
+                            if FINISH == ADD {
+                                cell.y = F::mul_sub(&F::sub(&$x, &$x3), &$slope, &$y);
+                            }
+                            cell.x = $x3;
                         }
-                        let (qx, qy) = F::load_points(|lane| &table[index[lane]].0);
-                        cell.den = F::sub(&qx, &x);
-                        cell.num = F::signed_sub(&qy, negative, &y);
-                    }
-                    cell.product = run;
-                    run = F::mul_w(&cell.den, &run);
+                    )+
                 }
-            }
+                $(begin::<F, START>(&mut cells[$i], $i, start, &mut run);)+
+            };
+        }
+
+        let mut k = 0;
+        while F::PAIRS && k + 2 <= n {
+            let (i, j) = (at(k), at(k + 1));
+            fetch(i);
+            fetch(j);
+            step!([i x y t slope x3] [j x_ y_ t_ slope_ x3_]);
+            k += 2;
+        }
+        while k < n {
+            let i = at(k);
+            fetch(i);
+            step!([i x y t slope x3]);
+            k += 1;
         }
         run
     }
 }
 
-/// How many vectors of rows ahead the generator's table is fetched.
-const AHEAD: usize = 4;
+/// Takes the next denominator of a vector of rows into the running product.
+#[inline(always)]
+fn begin<F: Field, const START: u8>(cell: &mut Cell<F>, i: usize, start: &Start<'_, F>, run: &mut F::Fe) {
+    match START {
+        TABLE => {
+            if let Start::Table(entries, operand) = start {
+                let entry = &entries[i];
+                cell.den = match operand.unit {
+                    0 => F::sub(&entry.x, &cell.x),
+                    1 => F::sub(&entry.bx, &cell.x),
+                    // β²x = −x − βx
+                    _ => F::neg_sum3(&entry.x, &entry.bx, &cell.x),
+                };
+                cell.num =
+                    if operand.neg { F::neg_sum(&entry.y, &cell.y) } else { F::sub(&entry.y, &cell.y) };
+            }
+        }
+        CHOSEN => {
+            if let Start::Chosen(slots, digits) = start {
+                let (x, y, negative) = digits.choose(slots, i);
+                cell.den = F::sub(&x, &cell.x);
+                cell.num = F::signed_sub(&y, negative, &cell.y);
+            }
+        }
+        COMB => {
+            if let Start::Comb(table, ts, window) = start {
+                let ts = &ts[i * F::LANES..(i + 1) * F::LANES];
+                let mut index = [0; 8];
+                let mut negative = 0;
+                for (lane, t) in ts.iter().enumerate() {
+                    let (at, neg) = comb::lookup(t, *window);
+                    index[lane] = at;
+                    negative |= u32::from(neg) << lane;
+                }
+                let (x, y) = F::load_points(|lane| &table[index[lane]].0);
+                cell.den = F::sub(&x, &cell.x);
+                cell.num = F::signed_sub(&y, negative, &cell.y);
+            }
+        }
+        _ => {}
+    }
+    if START != NOTHING {
+        cell.product = *run;
+        *run = if START == DOUBLE { F::mul(&cell.y, run) } else { F::mul_w(&cell.den, run) };
+    }
+}
+
+/// How many rows ahead the generator's table is fetched.
+const AHEAD: usize = 32;
+
+/// Asks for the cache lines of a value.
+#[inline(always)]
+fn touch<T>(value: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let start = value.cast::<i8>();
+        let mut at = 0;
+        while at < size_of::<T>() {
+            // SAFETY: prefetching never faults; every x86-64 has the instruction.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at));
+            }
+            at += 64;
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
 
 #[inline(always)]
 fn prefetch<F: Field>(table: &[Packed], ts: &[[u64; 4]], window: usize, vector: usize) {
@@ -417,7 +479,51 @@ pub(crate) enum Factor {
 /// Inverts products lane by lane, all with one inversion. A zero lane becomes one, and its bit is set in the
 /// element's mask.
 pub(crate) fn invert<F: Field>(products: &mut [(F::Fe, Factor)], poisoned: &mut [u32]) {
-    F::enter(Invert::<F> { products, poisoned });
+    const MOST: usize = 16;
+    for (products, poisoned) in products.chunks_mut(MOST).zip(poisoned.chunks_mut(MOST)) {
+        if products.len() > 1 && F::enter(InvertTogether::<F> { products }) {
+            continue;
+        }
+        F::enter(Invert::<F> { products, poisoned });
+    }
+}
+
+/// Multiplies the elements together first; does nothing and says `false` where a lane is zero.
+struct InvertTogether<'a, F: Field> {
+    products: &'a mut [(F::Fe, Factor)],
+}
+
+impl<F: Field> Job<F> for InvertTogether<'_, F> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        let one = F::one();
+        let mut before = [one; 16];
+        let mut run = one;
+        for ((product, _), before) in self.products.iter().zip(&mut before) {
+            *before = run;
+            run = F::mul(&run, product);
+        }
+        let mut total = [(run, Factor::One)];
+        let mut poisoned = [0];
+        Invert::<F> { products: &mut total, poisoned: &mut poisoned }.run();
+        if poisoned != [0] {
+            return false;
+        }
+        let mut acc = total[0].0;
+        let (two, three_halves) = (F::splat(&[2, 0, 0, 0]), F::splat(&THREE_HALVES));
+        for ((product, factor), before) in self.products.iter_mut().zip(&before).rev() {
+            let inverse = F::mul(&acc, before);
+            acc = F::mul(&acc, product);
+            *product = match factor {
+                Factor::One => inverse,
+                Factor::Two => F::mul(&inverse, &two),
+                Factor::ThreeHalves => F::mul(&inverse, &three_halves),
+            };
+        }
+        true
+    }
 }
 
 struct Invert<'a, F: Field> {
@@ -431,7 +537,8 @@ impl<F: Field> Job<F> for Invert<'_, F> {
     #[inline(always)]
     fn run(self) {
         const BATCH: usize = 16;
-        for (products, poisoned) in self.products.chunks_mut(BATCH).zip(self.poisoned.chunks_mut(BATCH)) {
+        let Invert { products, poisoned } = self;
+        {
             let mut words = [[0u64; 4]; 8 * BATCH];
             let mut before = [[0u64; 4]; 8 * BATCH];
             let count = products.len() * F::LANES;

@@ -80,15 +80,6 @@ pub(crate) fn mul(a: &Int, b: &Int) -> Int {
     r
 }
 
-/// (a + b·λ) mod n for small a, b.
-pub(crate) fn eisenstein(a: i32, b: i32) -> Int {
-    let small = |v: i32| {
-        let m = [u64::from(v.unsigned_abs()), 0, 0, 0];
-        if v < 0 { neg(&m) } else { m }
-    };
-    add(&small(a), &mul(&LAMBDA, &small(b)))
-}
-
 fn wide_mul(a: &Int, b: &Int) -> [u64; 8] {
     let mut t = [0u64; 8];
     for i in 0..4 {

@@ -55,6 +55,7 @@ impl Program {
     }
 
     /// The operations in order.
+    #[cfg(test)]
     pub(crate) fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         (0..self.0.len()).filter_map(|at| self.get(at))
     }
@@ -160,7 +161,7 @@ impl Shape {
         for points in [1, 2, 4, 8, 16, 32] {
             for orbits in [2, 4, 6, 8] {
                 let shape = Shape { points, step: 128 / points, orbits };
-                if shape.slots() <= 96 && cost(&shape) < cost(&best) {
+                if shape.slots() <= 64 && cost(&shape) < cost(&best) {
                     best = shape;
                 }
             }
@@ -349,6 +350,13 @@ mod tests {
         for (sum, limit) in sums.iter().zip([55, 48, 43, 40]) {
             assert!(sum[1] <= 40 * limit, "{sums:?}");
         }
+    }
+
+    #[test]
+    fn shapes_as_documented() {
+        assert_eq!(Shape::for_keys(1), Shape { points: 1, step: 128, orbits: 6 });
+        assert_eq!(Shape::for_keys(16), Shape { points: 8, step: 16, orbits: 8 });
+        assert!((1..=64).all(|keys| Shape::for_keys(keys).slots() <= 64));
     }
 
     #[test]

@@ -172,7 +172,7 @@ struct Key<F: Field> {
 /// How many labels go through one pass.
 const LABELS: usize = 8;
 /// How many keys share their inversions.
-const GROUP: usize = 8;
+const GROUP: usize = 16;
 
 /// Memory that one thread works in.
 struct Scratch<F: Field> {
@@ -190,7 +190,7 @@ struct Engine<F: Field> {
     table: Program,
     /// Vectors of rows in a chunk.
     vectors: usize,
-    pool: Mutex<Vec<Box<Scratch<F>>>>,
+    pool: Mutex<Vec<Scratch<F>>>,
 }
 
 fn check_point(bytes: &[u8; 64]) -> Option<(scalar::Words, scalar::Words)> {
@@ -222,7 +222,7 @@ impl<F: Field> Engine<F> {
             }
             Ok(Key { program, top, missing, labels })
         };
-        let rows = rows.unwrap_or(if shape.points == 1 { F::CHUNK } else { 1024 });
+        let rows = rows.unwrap_or(if shape.points == 1 { F::CHUNK } else { F::CHUNK_MANY });
         comb::table();
         Ok(Engine {
             keys: keys.iter().enumerate().map(make).collect::<Result<_, _>>()?,
@@ -233,18 +233,18 @@ impl<F: Field> Engine<F> {
         })
     }
 
-    fn scratch(&self) -> Box<Scratch<F>> {
+    fn scratch(&self) -> Scratch<F> {
         let pooled = self.pool.lock().unwrap_or_else(PoisonError::into_inner).pop();
         pooled.unwrap_or_else(|| {
             let group = self.keys.len().clamp(1, GROUP);
             let rows = self.vectors * F::LANES;
-            Box::new(Scratch {
+            Scratch {
                 states: (0..group).map(|_| State::new(self.vectors)).collect(),
                 slots: Slots::new(self.shape.slots(), self.vectors),
                 secrets: (0..group).map(|_| Wiped::new([0; 4], rows)).collect(),
                 ys: Wiped::new([0; 4], rows),
                 label_products: Wiped::new(F::one(), LABELS * self.vectors),
-            })
+            }
         })
     }
 

@@ -218,3 +218,51 @@ impl<F: Field> Job<F> for Batch<'_, F> {
         }
     }
 }
+
+/// The multiplication bodies that are normally compiled into their callers, as functions whose instructions
+/// can be counted; `opcounts.sh` looks for their names.
+#[cfg(target_arch = "x86_64")]
+mod sample {
+    use crate::arch::{Simd, ifma::I8, ifma256::I4};
+    use crate::field::r52::body;
+
+    macro_rules! sample {
+        ($mul:ident, $sqr:ident, $vector:ty) => {
+            #[inline(never)]
+            #[target_feature(enable = "avx512f,avx512ifma,avx512vl,avx512dq,avx512bw,avx2,bmi2,adx")]
+            fn $mul(a: &[$vector; 5], b: &[$vector; 5]) -> [$vector; 5] {
+                body::mul(a, b)
+            }
+
+            #[inline(never)]
+            #[target_feature(enable = "avx512f,avx512ifma,avx512vl,avx512dq,avx512bw,avx2,bmi2,adx")]
+            fn $sqr(a: &[$vector; 5]) -> [$vector; 5] {
+                body::sqr(a)
+            }
+        };
+    }
+    sample!(sample_ifma_mul, sample_ifma_sqr, I8);
+    sample!(sample_ifma256_mul, sample_ifma256_sqr, I4);
+
+    /// Runs them.
+    pub(super) fn run(seed: u64) -> u64 {
+        let mut words = [0; 8];
+        // SAFETY: the only caller has detected these features.
+        unsafe {
+            let a = [I8::splat(seed); 5];
+            sample_ifma_mul(&a, &sample_ifma_sqr(&a))[0].store(&mut words);
+            let b = [I4::splat(words[0]); 5];
+            sample_ifma256_mul(&b, &sample_ifma256_sqr(&b))[0].store(&mut words);
+        }
+        words[0]
+    }
+}
+
+/// Runs the multiplication bodies whose instructions are counted.
+pub fn samples(seed: u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Ifma.is_available() {
+        return sample::run(seed);
+    }
+    seed
+}

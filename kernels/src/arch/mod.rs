@@ -1,14 +1,9 @@
 //! Vectors of 64-bit lanes, one file per instruction set.
 
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod adx;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod ifma;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod ifma256;
 
 use crate::field::{Field, Job};

@@ -10,7 +10,9 @@
 //! The bounds behind each type are proven beside the code of the representation.
 
 pub(crate) mod inverse;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod r29;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod r52;
 pub(crate) mod scalar;
 
@@ -45,6 +47,7 @@ impl Packed {
         Packed(bytes)
     }
 
+    #[cfg(test)]
     pub(crate) fn words(&self) -> ([u64; 4], [u64; 4]) {
         split_point(&self.0)
     }
@@ -80,6 +83,10 @@ pub(crate) trait Field: Copy + Send + Sync + 'static {
     /// Rows per chunk, as measured: a larger chunk shares its inversions among more rows, a smaller one stays in
     /// nearer caches.
     const CHUNK: usize;
+    /// The same for many keys, where a row keeps many points.
+    const CHUNK_MANY: usize = 512;
+    /// Whether passes handle two vectors of rows side by side, where that measures faster.
+    const PAIRS: bool;
     /// Bits between limbs.
     const WIDTH: u32;
     /// The largest limbs of tight elements, wide ones, and sums.
@@ -138,6 +145,7 @@ pub(crate) trait Field: Copy + Send + Sync + 'static {
 }
 
 /// Four vectors of words to one array of words per lane.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn scatter<V: crate::arch::Simd>(vectors: &[V; 4], out: &mut [[u64; 4]]) {
     for (i, vector) in vectors.iter().enumerate() {

@@ -74,18 +74,14 @@ fn carry<V: Mul32>(r: &mut L<V>) {
 #[inline(always)]
 fn to_vectors<V: Mul32>(a: &L<V>) -> [V; 4] {
     let top = V::splat((1 << 24) - 1);
-    let fold = |r: &mut L<V>| {
-        carry(r);
-        let q = r[8].shr::<24>();
-        r[8] = r[8].and(top);
-        r[0] = r[0].add(q.mul32(V::splat(977)));
-        r[1] = r[1].add(q.shl::<3>());
-        carry(r);
-        q
-    };
-    // After one fold the value is below 2^256 + C, and at least 2^256 only when the rest is below C.
+    // One fold leaves less than 2^256 + C.
     let mut r = *a;
-    fold(&mut r);
+    carry(&mut r);
+    let q = r[8].shr::<24>();
+    r[8] = r[8].and(top);
+    r[0] = r[0].add(q.mul32(V::splat(977)));
+    r[1] = r[1].add(q.shl::<3>());
+    carry(&mut r);
     // r >= p exactly when r + C reaches 2^256; then r + C − 2^256 is the result.
     let mut s = r;
     s[0] = s[0].add(V::splat(977));
@@ -251,6 +247,7 @@ pub(crate) mod body {
 impl<V: Mul32> Field for R29<V> {
     const LANES: usize = V::LANES;
     const CHUNK: usize = 1024;
+    const PAIRS: bool = false;
     const WIDTH: u32 = 29;
     const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) = (
         &[M29 + (1 << 25), M29 + (1 << 18), M29, M29, M29, M29, M29, M29, (1 << 24) - 1],

@@ -152,8 +152,8 @@ pub(crate) mod body {
                 t[i + j + 1] = V::madd_hi(t[i + j + 1], a[i], a[j]);
             }
         }
-        for k in 1..9 {
-            t[k] = t[k].add(t[k]);
+        for column in &mut t[1..9] {
+            *column = column.add(*column);
         }
         for k in 0..5 {
             t[k] = t[k].add(start[k]);
@@ -199,6 +199,7 @@ pub(crate) mod body {
 impl<V: Madd52> Field for R52<V> {
     const LANES: usize = V::LANES;
     const CHUNK: usize = 512 * V::LANES;
+    const PAIRS: bool = V::LANES == 4;
     const WIDTH: u32 = 52;
     const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) = (
         &[M52, M52, M52, M52, (1 << 49) - 1],

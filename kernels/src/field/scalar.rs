@@ -10,6 +10,7 @@ use core::marker::PhantomData;
 /// A field element below 2^256.
 pub(crate) type Words = [u64; 4];
 
+/// a + b + carry
 #[inline(always)]
 fn adc(a: u64, b: u64, carry: &mut bool) -> u64 {
     let (s, c1) = a.overflowing_add(b);
@@ -18,12 +19,19 @@ fn adc(a: u64, b: u64, carry: &mut bool) -> u64 {
     s
 }
 
+/// a − b − borrow
 #[inline(always)]
 fn sbb(a: u64, b: u64, borrow: &mut bool) -> u64 {
     let (s, c1) = a.overflowing_sub(b);
     let (s, c2) = s.overflowing_sub(u64::from(*borrow));
     *borrow = c1 | c2;
     s
+}
+
+/// C if the flag is set, without a branch: half of the time a prediction would be wrong.
+#[inline(always)]
+fn correction(flag: bool) -> u64 {
+    core::hint::black_box(u64::from(flag)).wrapping_neg() & C
 }
 
 /// a·b + c + carry; never overflows, since (2^64 − 1)² + 2(2^64 − 1) = 2^128 − 1.
@@ -37,44 +45,98 @@ fn mac(a: u64, b: u64, c: u64, carry: &mut u64) -> u64 {
 /// a + b
 #[inline(always)]
 pub(crate) fn add(a: &Words, b: &Words) -> Words {
-    let mut carry = false;
-    let mut r = [0; 4];
-    for i in 0..4 {
-        r[i] = adc(a[i], b[i], &mut carry);
-    }
-    add_small(r, if carry { C } else { 0 })
-}
-
-/// r + s modulo p, for s below 2^63.
-#[inline(always)]
-fn add_small(mut r: Words, s: u64) -> Words {
-    let mut carry = false;
-    r[0] = adc(r[0], s, &mut carry);
-    for word in &mut r[1..] {
-        *word = adc(*word, 0, &mut carry);
-    }
-    // A carry here leaves a value below s, so adding C cannot carry beyond the lowest word again.
-    r[0] = r[0].wrapping_add(if carry { C } else { 0 });
-    r
+    #[cfg(target_arch = "x86_64")]
+    return flags::add(a, b);
+    #[cfg(not(target_arch = "x86_64"))]
+    add_portable(a, b)
 }
 
 /// a − b
 #[inline(always)]
 pub(crate) fn sub(a: &Words, b: &Words) -> Words {
-    let mut borrow = false;
-    let mut r = [0; 4];
-    for i in 0..4 {
-        r[i] = sbb(a[i], b[i], &mut borrow);
+    #[cfg(target_arch = "x86_64")]
+    return flags::sub(a, b);
+    #[cfg(not(target_arch = "x86_64"))]
+    sub_portable(a, b)
+}
+
+#[cfg_attr(target_arch = "x86_64", allow(dead_code))]
+#[inline(always)]
+fn add_portable(a: &Words, b: &Words) -> Words {
+    let mut carry = false;
+    let mut r: Words = core::array::from_fn(|i| adc(a[i], b[i], &mut carry));
+    let c = correction(carry);
+    carry = false;
+    r[0] = adc(r[0], c, &mut carry);
+    for word in &mut r[1..] {
+        *word = adc(*word, 0, &mut carry);
     }
-    let c = if borrow { C } else { 0 };
+    // A carry here leaves a value below C, so adding C cannot carry beyond the lowest word.
+    r[0] = r[0].wrapping_add(correction(carry));
+    r
+}
+
+#[cfg_attr(target_arch = "x86_64", allow(dead_code))]
+#[inline(always)]
+fn sub_portable(a: &Words, b: &Words) -> Words {
+    let mut borrow = false;
+    let mut r: Words = core::array::from_fn(|i| sbb(a[i], b[i], &mut borrow));
+    let c = correction(borrow);
     borrow = false;
     r[0] = sbb(r[0], c, &mut borrow);
     for word in &mut r[1..] {
         *word = sbb(*word, 0, &mut borrow);
     }
     // A borrow here leaves a value above 2^256 − C, whose lowest word is above 2^64 − C.
-    r[0] = r[0].wrapping_sub(if borrow { C } else { 0 });
+    r[0] = r[0].wrapping_sub(correction(borrow));
     r
+}
+
+/// The same two in the instructions of every x86-64, where the carry flag makes the mask. Compilers make a
+/// branch of it.
+#[cfg(target_arch = "x86_64")]
+mod flags {
+    use super::{C, Words};
+    use core::arch::asm;
+
+    macro_rules! chain {
+        ($name:ident, $first:literal, $next:literal) => {
+            #[inline(always)]
+            pub(super) fn $name(a: &Words, b: &Words) -> Words {
+                let [mut r0, mut r1, mut r2, mut r3] = *a;
+                // SAFETY: arithmetic on the registers named, and reads of the four words of `b`.
+                unsafe {
+                    asm!(
+                        concat!($first, " {r0}, [{b}]"),
+                        concat!($next, " {r1}, [{b} + 8]"),
+                        concat!($next, " {r2}, [{b} + 16]"),
+                        concat!($next, " {r3}, [{b} + 24]"),
+                        "sbb {m}, {m}",
+                        "and {m}, {c}",
+                        concat!($first, " {r0}, {m}"),
+                        concat!($next, " {r1}, 0"),
+                        concat!($next, " {r2}, 0"),
+                        concat!($next, " {r3}, 0"),
+                        "sbb {m}, {m}",
+                        "and {m}, {c}",
+                        concat!($first, " {r0}, {m}"),
+                        r0 = inout(reg) r0,
+                        r1 = inout(reg) r1,
+                        r2 = inout(reg) r2,
+                        r3 = inout(reg) r3,
+                        m = out(reg) _,
+                        b = in(reg) b.as_ptr(),
+                        c = in(reg) C,
+                        options(pure, readonly, nostack),
+                    );
+                }
+                [r0, r1, r2, r3]
+            }
+        };
+    }
+
+    chain!(add, "add", "adc");
+    chain!(sub, "sub", "sbb");
 }
 
 /// Reduces a 512-bit product.
@@ -95,7 +157,7 @@ fn reduce(lo: Words, hi: Words) -> Words {
     let r2 = adc(r[2], 0, &mut c);
     let r3 = adc(r[3], 0, &mut c);
     // A carry leaves a value below 2^66, so that r0 + C may carry into r1, and no further.
-    let (r0, c0) = r0.overflowing_add(if c { C } else { 0 });
+    let (r0, c0) = r0.overflowing_add(correction(c));
     [r0, r1 + u64::from(c0), r2, r3]
 }
 
@@ -183,6 +245,7 @@ pub(crate) struct Scalar<K>(PhantomData<K>);
 impl<K: Kernel> Field for Scalar<K> {
     const LANES: usize = 1;
     const CHUNK: usize = 1024;
+    const PAIRS: bool = true;
     const WIDTH: u32 = 64;
     const MAXIMA: (&'static [u64], &'static [u64], &'static [u64]) =
         (&[u64::MAX; 4], &[u64::MAX; 4], &[u64::MAX; 4]);
@@ -295,5 +358,71 @@ impl Kernel for Portable {
     #[inline(never)]
     fn sqr(a: &Words) -> Words {
         sqr(a)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edges() -> Vec<Words> {
+        let mut list = Vec::new();
+        for low in [0, 1, 2, C - 1, C, C + 1, P[0] - 1, P[0], P[0] + 1, u64::MAX - 1, u64::MAX] {
+            for high in [0, 1, 1 << 63, u64::MAX - 1, u64::MAX] {
+                list.extend([
+                    [low, high, high, high],
+                    [low, 0, 0, high],
+                    [high, low, high, low],
+                    [high, high, 0, low],
+                ]);
+            }
+        }
+        let mut v = [3, 5, 7, u64::MAX];
+        for _ in 0..40 {
+            v = mul(&v, &[0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 77]);
+            list.push(v);
+        }
+        list
+    }
+
+    #[test]
+    fn carry_flags_agree_with_portable_code() {
+        for a in edges() {
+            assert_eq!(canonical(&sqr(&a)), canonical(&mul(&a, &a)));
+            for b in edges() {
+                assert_eq!(add(&a, &b), add_portable(&a, &b));
+                assert_eq!(sub(&a, &b), sub_portable(&a, &b));
+                assert_eq!(canonical(&add(&sub(&a, &b), &b)), canonical(&a));
+                // (a + b)² − (a − b)² = 4ab
+                let (plus, minus) = (add(&a, &b), sub(&a, &b));
+                let left = canonical(&sub(&sqr(&plus), &sqr(&minus)));
+                assert_eq!(left, canonical(&mul(&a, &mul(&b, &[4, 0, 0, 0]))));
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn kernels_agree() {
+        use crate::arch::adx::Adx;
+        if !std::arch::is_x86_feature_detected!("bmi2") || !std::arch::is_x86_feature_detected!("adx") {
+            println!("skipped: this processor lacks bmi2 or adx");
+            return;
+        }
+        for a in edges() {
+            assert_eq!(Adx::sqr(&a), Portable::sqr(&a));
+            for b in edges() {
+                assert_eq!(Adx::mul(&a, &b), Portable::mul(&a, &b));
+            }
+        }
+    }
+
+    #[test]
+    fn inverses() {
+        use crate::field::inverse::invert;
+        for a in edges() {
+            let expected = if is_zero(&a) { [0; 4] } else { [1, 0, 0, 0] };
+            assert_eq!(canonical(&mul(&a, &invert(&a))), expected);
+        }
     }
 }

@@ -4,7 +4,7 @@ use k256::FieldElement;
 use peregrine_kernels::testing::FieldOp;
 
 /// Σ limb·2^(width·i)
-pub fn value(limbs: &[u64], width: u32) -> FieldElement {
+pub(crate) fn value(limbs: &[u64], width: u32) -> FieldElement {
     let base = FieldElement::from_u64(1 << (width / 2)) * FieldElement::from_u64(1 << (width - width / 2));
     limbs.iter().rev().fold(FieldElement::ZERO, |acc, limb| {
         ((acc * base).normalize() + FieldElement::from_u64(*limb)).normalize()
@@ -12,7 +12,7 @@ pub fn value(limbs: &[u64], width: u32) -> FieldElement {
 }
 
 /// What the operation should give.
-pub fn expected(op: FieldOp, [a, b, c]: [FieldElement; 3]) -> FieldElement {
+pub(crate) fn expected(op: FieldOp, [a, b, c]: [FieldElement; 3]) -> FieldElement {
     let neg = |v: FieldElement| v.normalize().negate(1).normalize();
     let sum = |v: FieldElement, w: FieldElement| (v.normalize() + w.normalize()).normalize();
     match op {
@@ -31,7 +31,7 @@ pub fn expected(op: FieldOp, [a, b, c]: [FieldElement; 3]) -> FieldElement {
 }
 
 /// The canonical words, least significant first.
-pub fn words(v: &FieldElement) -> [u64; 4] {
+pub(crate) fn words(v: &FieldElement) -> [u64; 4] {
     let bytes = v.to_bytes();
     core::array::from_fn(|i| {
         u64::from_be_bytes(bytes[24 - 8 * i..32 - 8 * i].try_into().expect("eight bytes"))

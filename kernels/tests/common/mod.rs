@@ -1,16 +1,16 @@
 //! A plain scan on top of libsecp256k1, and rows to run it on.
 
-pub mod field;
+pub(crate) mod field;
 
 use bitcoin::hashes::{Hash, HashEngine, sha256};
 use peregrine_kernels::{Hit, Isa, KeyMaterial, Rows, Scanner};
 use secp256k1::{PublicKey, Scalar, SecretKey};
 
 /// A small generator of repeatable bytes.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn word(&mut self) -> u64 {
+    pub(crate) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,28 +18,28 @@ impl Random {
         z ^ z >> 31
     }
 
-    pub fn bytes(&mut self) -> [u8; 32] {
+    pub(crate) fn bytes(&mut self) -> [u8; 32] {
         let words: [u64; 4] = core::array::from_fn(|_| self.word());
         core::array::from_fn(|i| words[i / 8].to_le_bytes()[i % 8])
     }
 
-    pub fn secret(&mut self) -> SecretKey {
+    pub(crate) fn secret(&mut self) -> SecretKey {
         SecretKey::from_secret_bytes(self.bytes()).expect("almost always valid")
     }
 
-    pub fn point(&mut self) -> PublicKey {
+    pub(crate) fn point(&mut self) -> PublicKey {
         PublicKey::from_secret_key(&self.secret())
     }
 }
 
 /// Affine x then y, little-endian.
-pub fn stored(p: &PublicKey) -> [u8; 64] {
+pub(crate) fn stored(p: &PublicKey) -> [u8; 64] {
     let bytes = p.serialize_uncompressed();
     core::array::from_fn(|i| if i < 32 { bytes[32 - i] } else { bytes[96 - i] })
 }
 
 /// A 32-byte scalar with a small value, or n minus it.
-pub fn small(value: u64, negative: bool) -> [u8; 32] {
+pub(crate) fn small(value: u64, negative: bool) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[24..].copy_from_slice(&value.to_be_bytes());
     let key = SecretKey::from_secret_bytes(bytes).expect("not zero");
@@ -47,20 +47,20 @@ pub fn small(value: u64, negative: bool) -> [u8; 32] {
 }
 
 /// value·G
-pub fn times_g(value: u64, negative: bool) -> PublicKey {
+pub(crate) fn times_g(value: u64, negative: bool) -> PublicKey {
     PublicKey::from_secret_key(&SecretKey::from_secret_bytes(small(value, negative)).expect("valid"))
 }
 
 /// A key as its owner knows it.
 #[derive(Clone)]
-pub struct Key {
-    pub scan: [u8; 32],
-    pub spend: PublicKey,
-    pub labels: Vec<PublicKey>,
+pub(crate) struct Key {
+    pub(crate) scan: [u8; 32],
+    pub(crate) spend: PublicKey,
+    pub(crate) labels: Vec<PublicKey>,
 }
 
 impl Key {
-    pub fn random(random: &mut Random, labels: usize) -> Key {
+    pub(crate) fn random(random: &mut Random, labels: usize) -> Key {
         Key {
             scan: random.secret().to_secret_bytes(),
             spend: random.point(),
@@ -68,7 +68,7 @@ impl Key {
         }
     }
 
-    pub fn material(&self) -> KeyMaterial {
+    pub(crate) fn material(&self) -> KeyMaterial {
         KeyMaterial {
             scan_secret: self.scan,
             spend: stored(&self.spend),
@@ -76,7 +76,7 @@ impl Key {
         }
     }
 
-    pub fn shared_secret(&self, point: &PublicKey) -> [u8; 32] {
+    pub(crate) fn shared_secret(&self, point: &PublicKey) -> [u8; 32] {
         let shared = point.mul_tweak(&Scalar::from_be_bytes(self.scan).expect("below n")).expect("not zero");
         let tag = sha256::Hash::hash(b"BIP0352/SharedSecret").to_byte_array();
         let mut engine = sha256::Hash::engine();
@@ -87,7 +87,7 @@ impl Key {
     }
 
     /// The first eight bytes of x for each slot; `None` where the sum is infinity.
-    pub fn expected(&self, point: &PublicKey) -> Vec<Option<[u8; 8]>> {
+    pub(crate) fn expected(&self, point: &PublicKey) -> Vec<Option<[u8; 8]>> {
         let t = SecretKey::from_secret_bytes(self.shared_secret(point)).expect("valid");
         let unlabelled = PublicKey::from_secret_key(&t).combine(&self.spend).ok();
         let x = |p: &PublicKey| p.x_only_public_key().0.to_byte_array()[..8].try_into().expect("eight bytes");
@@ -104,18 +104,18 @@ impl Key {
 
 /// Rows with outputs.
 #[derive(Default)]
-pub struct Table {
-    pub points: Vec<PublicKey>,
-    pub rows: Vec<[u8; 64]>,
-    pub ends: Vec<u32>,
-    pub outputs: Vec<[u8; 8]>,
+pub(crate) struct Table {
+    pub(crate) points: Vec<PublicKey>,
+    pub(crate) rows: Vec<[u8; 64]>,
+    pub(crate) ends: Vec<u32>,
+    pub(crate) outputs: Vec<[u8; 8]>,
 }
 
 /// An output count that starts in the middle of a segment.
-pub const BASE: u32 = u32::MAX - 1_000_000;
+pub(crate) const BASE: u32 = u32::MAX - 1_000_000;
 
 impl Table {
-    pub fn push(&mut self, point: PublicKey, outputs: &[[u8; 8]]) {
+    pub(crate) fn push(&mut self, point: PublicKey, outputs: &[[u8; 8]]) {
         self.points.push(point);
         self.rows.push(stored(&point));
         self.outputs.extend(outputs);
@@ -123,7 +123,7 @@ impl Table {
     }
 
     /// Rows for the points; every third one pays some key in some slot.
-    pub fn planted(points: &[PublicKey], keys: &[Key], random: &mut Random) -> Table {
+    pub(crate) fn planted(points: &[PublicKey], keys: &[Key], random: &mut Random) -> Table {
         let mut table = Table::default();
         let mut turn = 0;
         for (i, point) in points.iter().enumerate() {
@@ -144,17 +144,17 @@ impl Table {
         table
     }
 
-    pub fn rows(&self) -> Rows<'_> {
+    pub(crate) fn rows(&self) -> Rows<'_> {
         Rows { points: &self.rows, output_ends: &self.ends, outputs_base: BASE, outputs: &self.outputs }
     }
 
-    pub fn outputs_of(&self, row: usize) -> &[[u8; 8]] {
+    pub(crate) fn outputs_of(&self, row: usize) -> &[[u8; 8]] {
         let start = if row == 0 { 0 } else { (self.ends[row - 1] - BASE) as usize };
         &self.outputs[start..(self.ends[row] - BASE) as usize]
     }
 
     /// What the reference finds in a row.
-    pub fn reference(&self, row: usize, keys: &[Key]) -> Vec<Hit> {
+    pub(crate) fn reference(&self, row: usize, keys: &[Key]) -> Vec<Hit> {
         let mut hits = Vec::new();
         for (k, key) in keys.iter().enumerate() {
             for (slot, x) in key.expected(&self.points[row]).iter().enumerate() {
@@ -168,7 +168,7 @@ impl Table {
 }
 
 /// The instruction sets to test; says which are left out, and fails if one that `EXPECT_ISA` names is missing.
-pub fn available() -> Vec<Isa> {
+pub(crate) fn available() -> Vec<Isa> {
     let expected = std::env::var("EXPECT_ISA").unwrap_or_default();
     for name in expected.split(',').filter(|name| !name.is_empty()) {
         let isa = Isa::ALL.iter().find(|isa| isa.name() == name).expect("EXPECT_ISA names a backend");
@@ -182,7 +182,7 @@ pub fn available() -> Vec<Isa> {
 }
 
 /// Scans and gives back sorted hits (rows that were handed back are redone here) and the number of those rows.
-pub fn scan(scanner: &Scanner, table: &Table, keys: &[Key]) -> (Vec<Hit>, usize) {
+pub(crate) fn scan(scanner: &Scanner, table: &Table, keys: &[Key]) -> (Vec<Hit>, usize) {
     let (mut hits, mut redo) = (Vec::new(), Vec::new());
     scanner.scan(table.rows(), &mut hits, &mut redo);
     assert!(redo.is_sorted_by(|a, b| a < b), "rows to redo are listed once");
