@@ -204,9 +204,10 @@ impl Shape {
             // Positions beyond the last slice cost doublings for all.
             Weights { double: 1, add: 58 }
         };
-        let mut digits = recode(scalar, self.orbits, weights);
+        let digits = recode(scalar, self.orbits, weights);
         let mut b = self.build_table();
-        b.program = Program::default();
+        // Long enough for any string: a vector that grows leaves copies behind.
+        b.program = Program(Vec::with_capacity(1024));
         b.current = [0; 4];
         // Slice j starts at position step·j; the last one takes what is left over.
         let slice = |point: usize| {
@@ -230,9 +231,6 @@ impl Shape {
             if !doubled {
                 b.double();
             }
-        }
-        for digit in digits.iter_mut() {
-            *digit = None;
         }
         let reached = b.current == *scalar;
         b.current.zeroize();
