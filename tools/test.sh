@@ -15,6 +15,19 @@ cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
+step "aarch64"
+if rustup target list --installed 2>/dev/null | grep -q aarch64-unknown-linux-gnu; then
+  cargo check -p peregrine-kernels --target aarch64-unknown-linux-gnu --locked --quiet
+else
+  echo "SKIPPED: the aarch64 target isn't installed (rustup target add aarch64-unknown-linux-gnu)"
+fi
+
+step "instruction counts of the kernels"
+kernels/opcounts.sh
+
+step "SIMD backends, emulated where this processor lacks them"
+tools/test-simd.sh
+
 step "a real Bitcoin Core"
 PEREGRINE_BITCOIND=$(tools/build-bitcoind.sh)
 export PEREGRINE_BITCOIND
