@@ -3,9 +3,9 @@
 # multiplications than it needs: compilers have been seen to turn 32-bit multiplications into 64-bit ones.
 set -eu
 cd "$(dirname "$0")/.."
-cargo build --quiet --release -p peregrine-kernels --example field --example speed
+cargo build --quiet --release -p peregrine-kernels --example speed
 examples="${CARGO_TARGET_DIR:-target}/release/examples"
-objdump -d --no-show-raw-insn -C "$examples/speed" "$examples/field" | awk '
+objdump -d --no-show-raw-insn -C "$examples/speed" | awk '
     /^[0-9a-f]+ <.*>:$/ {
         name = $0
         sub(/^[0-9a-f]+ </, "", name); sub(/>:$/, "", name)

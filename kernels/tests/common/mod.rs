@@ -122,22 +122,18 @@ impl Table {
         self.ends.push(BASE + self.outputs.len() as u32);
     }
 
-    /// Rows for the points; every third one pays some key in some slot.
+    /// Rows for the points. Each pays some key in some slot: a row without a payment would prove nothing of a backend.
     pub(crate) fn planted(points: &[PublicKey], keys: &[Key], random: &mut Random) -> Table {
         let mut table = Table::default();
-        let mut turn = 0;
-        for (i, point) in points.iter().enumerate() {
+        for (turn, point) in points.iter().enumerate() {
             let mut outputs: Vec<[u8; 8]> = Vec::new();
             for _ in 0..random.word() % 4 {
                 outputs.push(random.bytes()[..8].try_into().expect("eight bytes"));
             }
-            if i % 3 == 0 {
-                let slots = keys[turn % keys.len()].expected(point);
-                if let Some(output) = slots[turn / keys.len() % slots.len()] {
-                    let at = random.word() as usize % (outputs.len() + 1);
-                    outputs.insert(at, output);
-                }
-                turn += 1;
+            let slots = keys[turn % keys.len()].expected(point);
+            if let Some(output) = slots[turn / keys.len() % slots.len()] {
+                let at = random.word() as usize % (outputs.len() + 1);
+                outputs.insert(at, output);
             }
             table.push(*point, &outputs);
         }
@@ -167,6 +163,13 @@ impl Table {
     }
 }
 
+/// `PEREGRINE_SIMD_ROWS` where that is less: an emulator is a hundred times slower than a processor.
+pub(crate) fn at_most(count: usize) -> usize {
+    let limit = std::env::var("PEREGRINE_SIMD_ROWS")
+        .map(|rows| rows.parse().expect("PEREGRINE_SIMD_ROWS is a number"));
+    count.min(limit.unwrap_or(usize::MAX))
+}
+
 /// The instruction sets to test; says which are left out, and fails if one that `EXPECT_ISA` names is missing.
 pub(crate) fn available() -> Vec<Isa> {
     let expected = std::env::var("EXPECT_ISA").unwrap_or_default();
@@ -174,7 +177,11 @@ pub(crate) fn available() -> Vec<Isa> {
         let isa = Isa::ALL.iter().find(|isa| isa.name() == name).expect("EXPECT_ISA names a backend");
         assert_eq!(isa.missing_feature(), None, "EXPECT_ISA names {name}");
     }
-    let (have, lack): (Vec<Isa>, Vec<Isa>) = Isa::ALL.iter().partition(|isa| isa.is_available());
+    let only = std::env::var("PEREGRINE_SIMD_ONLY").unwrap_or_default();
+    let wanted = |isa: &&Isa| only.is_empty() || only.split(',').any(|name| name == isa.name());
+    let (have, lack): (Vec<Isa>, Vec<Isa>) =
+        Isa::ALL.iter().filter(wanted).partition(|isa| isa.is_available());
+    assert!(!have.is_empty(), "PEREGRINE_SIMD_ONLY names no backend of this processor");
     for isa in lack {
         println!("skipped {isa}: this processor lacks {}", isa.missing_feature().unwrap_or("?"));
     }
