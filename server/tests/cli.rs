@@ -11,6 +11,7 @@ use common::{Program, output, output_with_input};
 use peregrine_index::indexer::{self, Options};
 use peregrine_index::store::{IndexParams, TweakIndexWriter};
 use peregrine_index::synthetic::{Plan, SyntheticChain, Wallet};
+use peregrine_scanner::backend;
 use serde_json::Value;
 
 /// A spend key that is valid: that of an address in the help.
@@ -174,11 +175,52 @@ fn without_an_index_the_command_to_make_one_is_named() {
 #[test]
 fn an_unknown_backend_lists_the_known_ones() {
     let program = Program::new();
-    for backend in peregrine_scanner::backend::all() {
-        let name = backend.name();
+    for name in backend::names() {
         program.run(["demo", "--backend", "abacus"]).fails(1, ["'abacus'", name]);
-        let json = program.json(["demo", "--blocks", "2", "--backend", name, "--json"]);
-        assert_eq!(json["backend"], name);
+        match backend::choose(name) {
+            Ok(_) => {
+                let json = program.json(["demo", "--blocks", "2", "--backend", name, "--json"]);
+                assert_eq!(json["backend"], name);
+            }
+            Err(_) => {
+                program.run(["demo", "--backend", name]).fails(1, [name, "lacks"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn bench_checks_every_backend_against_the_reference() {
+    let program = Program::new();
+    let args = [
+        "bench",
+        "--rows",
+        "700",
+        "--keys",
+        "2",
+        "--labels",
+        "1",
+        "--rounds",
+        "1",
+        "--threads",
+        "1",
+        "--json",
+    ];
+    let json = program.json(args);
+    assert_eq!(
+        (&json["rows"], &json["keys"], &json["labels"], &json["threads"]),
+        (&700.into(), &2.into(), &1.into(), &1.into())
+    );
+    assert!(json["cpu"].as_str().is_some_and(|cpu| !cpu.is_empty()));
+    let results = json["results"].as_array().unwrap();
+    let names: Vec<&str> = results.iter().map(|result| result["backend"].as_str().unwrap()).collect();
+    let available: Vec<&str> = backend::available().iter().map(|backend| backend.name()).collect();
+    assert_eq!(names, available);
+    for result in results {
+        assert_eq!(result["agrees"], true, "{result}");
+        for key in ["rows_per_second", "ns_per_row", "ratio"] {
+            assert!(result[key].as_f64().unwrap() > 0.0, "{result}");
+        }
     }
 }
 
