@@ -22,6 +22,7 @@ mod isa;
 mod lanes;
 mod machine;
 mod modn;
+mod placement;
 mod program;
 mod recode;
 mod scan;

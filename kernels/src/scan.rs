@@ -1,12 +1,12 @@
 //! The scan: rows in, candidate matches out.
 
 use crate::comb;
-use crate::field::{Field, Job, Packed, scalar, split_point};
+use crate::field::{Field, GX, GY, Job, Packed, scalar, split_point};
 use crate::isa::{Isa, Visit, dispatch};
 use crate::lanes::{Factor, Finish, Slots, Start, State, Wiped, invert};
 use crate::machine::{self, Machine};
 use crate::program::{Program, Shape};
-use crate::{modn, sha};
+use crate::{modn, placement, sha};
 use std::sync::{Mutex, PoisonError};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -94,7 +94,11 @@ impl core::error::Error for KernelError {}
 
 /// Scans rows for a fixed set of keys. Everything that depends only on the keys is made once, and wiped on
 /// drop; [`Scanner::scan`] may run on many threads at once.
-pub struct Scanner(Box<dyn Scan>);
+pub struct Scanner {
+    scan: Box<dyn Scan>,
+    /// Where the stack is best; see [`placement`].
+    place: usize,
+}
 
 impl Scanner {
     /// Prepares a scan for `keys` on `isa`.
@@ -140,19 +144,42 @@ impl Scanner {
             }
         }
         let made = dispatch(isa, New(keys, shape, rows));
-        Ok(Scanner(made.map_err(|missing| KernelError::Unavailable { isa, missing })??))
+        let scan = made.map_err(|missing| KernelError::Unavailable { isa, missing })??;
+        let place = placement::best(isa, || {
+            let key = KeyMaterial { scan_secret: [0x5a; 32], spend: stored_g(), labels: vec![stored_g()] };
+            let keys = [key];
+            let scan = dispatch(isa, New(&keys, Shape::for_keys(1), None)).ok()?.ok()?;
+            Some(move || sample(&*scan))
+        });
+        Ok(Scanner { scan, place })
     }
 
     /// Appends the candidates among `rows` to `hits`, and to `redo` the rows that need the reference because a
     /// formula did not apply to them (both only in constructed cases; a row stands there once).
     pub fn scan(&self, rows: Rows<'_>, hits: &mut Vec<Hit>, redo: &mut Vec<u32>) {
-        self.0.scan(&rows, hits, redo);
+        placement::run_at(self.place, &mut || self.scan.scan(&rows, hits, redo));
     }
 
     /// The number of rows that one call should have, or a multiple of it.
     pub fn preferred_rows(&self) -> usize {
-        self.0.preferred_rows()
+        self.scan.preferred_rows()
     }
+}
+
+/// G as a row.
+fn stored_g() -> [u8; 64] {
+    let mut row = [0; 64];
+    for (bytes, word) in row.chunks_exact_mut(8).zip(GX.into_iter().chain(GY)) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    row
+}
+
+/// A short scan without outputs, for measuring.
+fn sample(scan: &dyn Scan) {
+    const ROWS: usize = 128;
+    let rows = Rows { points: &[stored_g(); ROWS], output_ends: &[0; ROWS], outputs_base: 0, outputs: &[] };
+    scan.scan(&rows, &mut Vec::new(), &mut Vec::new());
 }
 
 trait Scan: Send + Sync {
