@@ -30,6 +30,8 @@ mod pending;
 mod reader;
 mod script_hash;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod undo;
 mod view;
 mod writer;
