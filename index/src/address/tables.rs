@@ -1,6 +1,7 @@
 //! The tables in the embedded store, and typed access to them as of a snapshot.
 
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use bitcoin::Txid;
@@ -39,12 +40,19 @@ pub(super) struct Tables {
 impl Tables {
     pub(super) fn open(dir: &Path, cache: u64) -> Result<Self, AddressError> {
         let fail = |error: fjall::Error| AddressError::store(dir, error);
-        let db = Database::builder(dir)
-            .cache_size(cache)
-            .max_journaling_size(JOURNAL)
-            .manual_journal_persist(true)
-            .open()
-            .map_err(fail)?;
+        // fjall asserts what it expects of its journal, so damage there arrives as a panic.
+        let opened = catch_unwind(|| {
+            Database::builder(dir)
+                .cache_size(cache)
+                .max_journaling_size(JOURNAL)
+                .manual_journal_persist(true)
+                .open()
+        });
+        let damaged = |_| AddressError::Corrupt {
+            dir: dir.to_path_buf(),
+            what: "the store's files are damaged".to_owned(),
+        };
+        let db = opened.map_err(damaged)?.map_err(fail)?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(fail);
         Ok(Self {
             dir: dir.to_path_buf(),

@@ -262,6 +262,8 @@ impl AddressView {
 
     /// The scripts that occur in a block, as output or spent output, sorted. `None` outside the index and for blocks
     /// that lie so deep that nobody is to be notified of them any more.
+    ///
+    /// A view from before a reorganisation still tells the scripts of the blocks that went.
     pub fn touched(&self, height: u32) -> Result<Option<Vec<ScriptHash>>, AddressError> {
         self.tables.touched(height)
     }
