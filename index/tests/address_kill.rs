@@ -18,15 +18,18 @@ const KILLS: u64 = 40;
 const INDEX_ENV: &str = "PEREGRINE_TEST_KILL_ADDRESS_INDEX";
 const JOURNAL_ENV: &str = "PEREGRINE_TEST_KILL_ADDRESS_JOURNAL";
 
+/// Whether a step takes everything back.
+fn is_fresh_start(step: u64) -> bool {
+    StdRng::seed_from_u64(step).random_ratio(1, 60)
+}
+
 /// What is done in a step follows from its number and from what is there, so that parent and child agree. The number of
 /// blocks to keep, or `None` for a new block.
 fn op(step: u64, model: &Model) -> Option<usize> {
-    let mut rng = StdRng::seed_from_u64(step);
+    let mut rng = StdRng::seed_from_u64(!step);
     match rng.random_range(0..100) {
-        0 => Some(0),
-        1..12 => Some(model.blocks.len().saturating_sub(rng.random_range(1..9))),
-        // Keeps the model, which is computed anew for each block, small.
-        _ if model.blocks.len() > 60 => Some(10),
+        _ if is_fresh_start(step) => Some(0),
+        0..12 => Some(model.blocks.len().saturating_sub(rng.random_range(1..9))),
         _ => None,
     }
 }
@@ -39,8 +42,9 @@ fn apply(step: u64, model: &mut Model) {
 }
 
 fn replay(steps: u64) -> Model {
+    let start = (0..steps).rev().find(|step| is_fresh_start(*step)).unwrap_or(0);
     let mut model = Model::default();
-    for step in 0..steps {
+    for step in start..steps {
         apply(step, &mut model);
     }
     model
