@@ -3,10 +3,12 @@
 //! - [`source`]: where blocks come from: a Bitcoin Core node over REST or JSON-RPC.
 //! - [`rows`]: what a block adds to the index.
 //! - [`store`]: the tweak index on disk, one writer and many readers.
+//! - [`address`]: the script-hash index on disk.
 //! - [`indexer`]: follows a source and writes the index.
 //! - [`scan`]: scans heights of the index and looks up the outputs that were found.
 //! - [`synthetic`]: a chain made up from a seed, for the demo and for tests.
 
+pub mod address;
 pub mod indexer;
 pub mod rows;
 pub mod scan;
