@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod electrum;
 mod interrupt;
 pub mod node;
 mod progress;
