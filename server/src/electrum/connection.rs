@@ -96,7 +96,16 @@ async fn read(
         };
         session.seat.charge(executed.cost);
         // A place in the queue first: then effects and reply come into force together.
-        let Ok(place) = queue.reserve().await else { return };
+        let stopped = async {
+            let _ = stop.wait_for(|stop| *stop).await;
+            tokio::time::sleep(session.server.config.drain).await;
+        };
+        let place = tokio::select! {
+            biased;
+            place = queue.reserve() => place,
+            () = stopped => return,
+        };
+        let Ok(place) = place else { return };
         let mut access = streams.access();
         let opens = access.apply(&mut executed.effects);
         if let Some(text) = executed.reply {

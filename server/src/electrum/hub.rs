@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::task::JoinHandle;
 
 use super::lock;
 use crate::node::{ChainTip, Event, Node, NodeError, Notice, ScriptHash, SilentPayments};
@@ -41,6 +42,11 @@ impl Inbox {
     /// What happened, once.
     pub(super) fn take(&self) -> Pending {
         std::mem::take(&mut *lock(&self.state))
+    }
+
+    /// Puts a script back that couldn't be looked up; it is looked at again with whatever happens next.
+    pub(super) fn put_back(&self, script: ScriptHash) {
+        lock(&self.state).touched.insert(script);
     }
 
     /// Adds to it.
@@ -177,6 +183,7 @@ pub(super) async fn follow(
     mut events: Receiver<Notice>,
     settle_timeout: Duration,
 ) {
+    let mut settling: Option<JoinHandle<()>> = None;
     loop {
         let mut summary = Summary::default();
         match events.recv().await {
@@ -192,9 +199,15 @@ pub(super) async fn follow(
             }
         }
         if let Some(silent) = &silent {
-            let (silent, last) = (Arc::clone(silent), summary.last);
-            let settled = tokio::task::spawn_blocking(move || silent.settle(last));
-            if tokio::time::timeout(settle_timeout, settled).await.is_err() {
+            // A call that doesn't return isn't followed by another, so that they don't pile up.
+            let last = summary.last;
+            let call = settling.get_or_insert_with(|| {
+                let silent = Arc::clone(silent);
+                tokio::task::spawn_blocking(move || silent.settle(last))
+            });
+            if tokio::time::timeout(settle_timeout, call).await.is_ok() {
+                settling = None;
+            } else {
                 tracing::warn!("silent payments are late; scripts are told before them");
             }
         }

@@ -54,7 +54,8 @@ impl Session {
                 Ok(history) => history.status(),
                 Err(error) => {
                     // Told with the next event, if it can be told then.
-                    tracing::warn!("a subscriber can't be told of a script: {error}");
+                    tracing::debug!("a subscriber can't be told of a script: {error}");
+                    self.inbox.put_back(script);
                     continue;
                 }
             };

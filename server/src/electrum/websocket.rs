@@ -1,4 +1,7 @@
 //! WebSockets as sources and sinks: one message is one frame.
+//!
+//! The library logs whole frames at the level `trace`. Whoever sets up logging must not let `tungstenite` go that far:
+//! frames may hold a scan key.
 
 use std::io;
 use std::time::Duration;

@@ -172,7 +172,8 @@ pub struct Notice {
 /// Chain, index, mempool and broadcaster in one.
 ///
 /// An event is sent once its consequences can be asked: after [`Event::BlockConnected`], the header, its proof, the
-/// block's transactions and their histories are there. Reorganisations disconnect from the tip down, then connect.
+/// block's transactions and their histories are there. Reorganisations disconnect from the tip down, then connect. The tip
+/// doesn't change without an event, not even while the index is behind.
 pub trait Node: Send + Sync {
     /// Which chain.
     fn network(&self) -> Network;

@@ -225,3 +225,26 @@ async fn a_script_is_looked_up_once_per_event() {
     let lookups = server.node.histories.load(Ordering::SeqCst) - before;
     assert!(lookups <= 3, "{lookups} lookups");
 }
+
+/// Bug class 7: a notification that is lost because the index couldn't be asked at that moment.
+#[tokio::test]
+async fn what_cannot_be_looked_up_is_told_later() {
+    let server = Running::start().await;
+    let mut client = Client::greet(server.tcp(), "1.4").await;
+    client.call("blockchain.scripthash.subscribe", json!([hash(1)])).await.unwrap();
+    client.call("blockchain.headers.subscribe", json!([])).await.unwrap();
+    server.node.set_busy(true);
+    let refused = client.call("blockchain.scripthash.get_history", json!([hash(1)])).await.unwrap_err();
+    assert_eq!(refused.code, -102);
+    server.node.mine(vec![server.node.pay(&[], &[script(1)])]);
+    assert_eq!(client.note().await.0, "headers.subscribe");
+    // Until the script's own event has been looked at in vain, too.
+    let asked = server.node.histories.load(Ordering::SeqCst);
+    server.node.emit(Event::ScriptHashesTouched([ScriptHash::of(&script(1))].into()));
+    while server.node.histories.load(Ordering::SeqCst) == asked {
+        tokio::task::yield_now().await;
+    }
+    server.node.set_busy(false);
+    server.node.mine(vec![]);
+    told(&mut client, 1).await;
+}

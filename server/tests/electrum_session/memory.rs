@@ -1,7 +1,7 @@
 //! A node that is all in memory, and a scanner that says what a test tells it to.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bitcoin::block::{Header, Version as BlockVersion};
@@ -23,6 +23,7 @@ struct Chain {
     history_limit: usize,
     rejects: Option<String>,
     panics: bool,
+    busy: bool,
     serial: u32,
     sequence: u64,
 }
@@ -74,6 +75,7 @@ impl MemoryNode {
             history_limit: 1_000,
             rejects: None,
             panics: false,
+            busy: false,
             serial: 0,
             sequence: 0,
         };
@@ -95,6 +97,11 @@ impl MemoryNode {
 
     pub(crate) fn reject_with(&self, reason: &str) {
         self.chain().rejects = Some(reason.into());
+    }
+
+    /// Whether histories can't be had for now.
+    pub(crate) fn set_busy(&self, busy: bool) {
+        self.chain().busy = busy;
     }
 
     pub(crate) fn panic_on_balance(&self) {
@@ -294,6 +301,9 @@ impl Node for MemoryNode {
     fn history(&self, script: ScriptHash) -> Result<History> {
         self.histories.fetch_add(1, Ordering::SeqCst);
         let chain = self.chain();
+        if chain.busy {
+            return Err(NodeError::Busy("for a test".into()));
+        }
         let outputs = chain.outputs();
         let touches = |tx: &&Transaction| chain.touched(tx, &outputs).any(|touched| touched == script);
         let confirmed: Vec<_> = chain
@@ -456,6 +466,8 @@ pub(crate) struct MemorySilent {
     /// Notifications to send when the node's event with this number settles.
     pub(crate) on_settle: Mutex<Vec<Notification>>,
     pub(crate) busy: Mutex<bool>,
+    /// Whether it doesn't come back from settling.
+    pub(crate) hangs: AtomicBool,
 }
 
 pub(crate) struct Asked {
@@ -503,6 +515,9 @@ impl SilentPayments for MemorySilent {
     }
 
     fn settle(&self, _: u64) {
+        while self.hangs.load(Ordering::SeqCst) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         for notification in self.on_settle.lock().unwrap().drain(..) {
             for asked in self.subscriptions.lock().unwrap().iter() {
                 let _ = asked.sender.send(notification.clone());

@@ -1,5 +1,6 @@
 //! Silent payments over the wire.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bitcoin::hashes::Hash;
@@ -293,4 +294,18 @@ async fn a_key_in_a_batch_counts_once() {
     server.silent.tell(1, 1.0, found(2));
     assert_eq!(client.note().await.1["history"].as_array().unwrap().len(), 2);
     assert!(client.notes_until_now().await.is_empty());
+}
+
+/// A scanner that doesn't come back must not keep blocks from wallets.
+#[tokio::test]
+async fn a_scanner_that_hangs_does_not_stop_the_rest() {
+    let server = Running::with(|config| config.settle_timeout = Duration::from_millis(20)).await;
+    let mut client = Client::greet(server.tcp(), "1.4.2").await;
+    client.call("blockchain.headers.subscribe", json!([])).await.unwrap();
+    server.silent.hangs.store(true, Ordering::SeqCst);
+    for height in 1..=5 {
+        server.node.mine(vec![]);
+        while client.note().await.1[0]["height"] != height {}
+    }
+    server.silent.hangs.store(false, Ordering::SeqCst);
 }
