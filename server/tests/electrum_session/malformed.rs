@@ -1,7 +1,11 @@
 //! Input that makes no sense.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::Running;
 use crate::client::Client;
@@ -130,4 +134,23 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
     let bytes = proptest::collection::vec(any::<u8>(), 0..300)
         .prop_filter("TLS", |bytes| bytes.first() != Some(&0x16));
     prop_oneof![bytes, request.prop_map(String::into_bytes)]
+}
+
+/// A request that comes in pieces is answered like any other.
+#[tokio::test]
+async fn a_line_in_pieces() {
+    let server = Running::start().await;
+    for at_once in [true, false] {
+        let mut stream = TcpStream::connect(server.tcp()).await.unwrap();
+        stream.set_nodelay(at_once).unwrap();
+        let mut reply = [0; 200];
+        for _ in 0..if at_once { 2_000 } else { 20 } {
+            for piece in ["{\"id\":1,\"method\":", "\"server.ping\"}", "\n"] {
+                stream.write_all(piece.as_bytes()).await.unwrap();
+            }
+            let read = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut reply)).await;
+            let read = read.expect("an answer").unwrap();
+            assert_eq!(&reply[..read], b"{\"jsonrpc\":\"2.0\",\"result\":null,\"id\":1}\n");
+        }
+    }
 }
