@@ -1,7 +1,9 @@
-//! Library of the `peregrine` program: configuration and command line.
+//! Library of the `peregrine` program: configuration, command line, and the protocols that it serves.
 
 pub mod cli;
 pub mod config;
+pub mod electrum;
 mod interrupt;
+pub mod node;
 mod progress;
 mod secret;
