@@ -78,6 +78,20 @@ fn node_cli_index_over_both_interfaces_and_info() {
 }
 
 #[test]
+fn node_cli_index_keeps_the_height_that_it_was_started_at() {
+    let Some(node) = TestNode::start(&[]) else { return };
+    node.generate_to_descriptor(40, chain::ANYONE);
+    let program = beside(&node);
+    program.run(["index", "--from", "15", "--to", "20"]).good();
+    program.run(["index"]).good();
+    let info = program.json(["info", "--json"]);
+    assert_eq!((&info["first_height"], &info["tip_height"]), (&json!(15), &json!(40)));
+    // Another start is another index.
+    program.run(["index", "--from", "10"]).fails(1, ["15", "10"]);
+    program.run(["index", "--to", "3"]).fails(1, ["before the first height, 15"]);
+}
+
+#[test]
 fn node_cli_scan_shows_what_was_paid() {
     // Dates: one lot of blocks each day.
     const DAY: u32 = 86_400;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use peregrine_index::indexer::{self, Event, Options, Progress};
 use peregrine_index::source::{ChainSource, WaitError, Waiter, connect};
-use peregrine_index::store::{IndexParams, TweakIndexWriter};
+use peregrine_index::store::{IndexParams, TweakIndexWriter, TweakReader};
 use peregrine_scanner::batch::TweakMethod;
 use serde_json::json;
 
@@ -48,14 +48,17 @@ impl Index {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let network = settings.network().network();
         let mut params = IndexParams::for_network(network);
+        let tweaks = TweakMethod::choose(settings.backend())?;
+        let dir = settings.index_dir()?;
         if let Some(from) = self.from {
             params.start_height = from;
+        } else if let Ok(existing) = TweakReader::open(&dir) {
+            // What was once started with --from goes on without it.
+            params.start_height = existing.params().start_height;
         }
         if let Some(to) = self.to.filter(|to| *to < params.start_height) {
             bail!("--to {to} is before the first height, {}", params.start_height);
         }
-        let tweaks = TweakMethod::choose(settings.backend())?;
-        let dir = settings.index_dir()?;
         let cancel = interrupt::flag()?;
         let mut index = TweakIndexWriter::open_or_create(&dir, &params)?;
         let reporter = Reporter::new(self.json);
