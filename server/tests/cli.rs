@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 
 use bitcoin::Network;
@@ -187,6 +188,16 @@ fn an_unknown_backend_lists_the_known_ones() {
             }
         }
     }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_program_quietly() {
+    let program = Program::new();
+    let mut command = program.command(["demo", "--blocks", "400"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (None, ""));
 }
 
 #[test]

@@ -57,6 +57,8 @@ enum Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    // So that `peregrine demo | head` ends quietly, as other programs do, instead of failing to print.
+    sigpipe::reset();
     let cli = Cli::parse();
     let result = cli.settings.complete(cli.config.as_deref()).and_then(|settings| match cli.command {
         Command::Demo(command) => command.run(&settings),
