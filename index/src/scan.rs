@@ -1,13 +1,15 @@
 //! Scans heights of a tweak index, and looks up the outputs behind what was found.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::AtomicBool;
 
 use bitcoin::hashes::Hash;
 use bitcoin::{Transaction, Txid};
 use peregrine_scanner::receive::{FoundOutput, find_outputs};
 use peregrine_scanner::tweak::taproot_key;
-use peregrine_scanner::{Control, Engine, Match, RowBatch, ScanError, ScanTarget, Tweak};
+use peregrine_scanner::{
+    Control, Engine, Match, PreparedTargets, RowBatch, ScanError, ScanTarget, Tweak,
+};
 
 use crate::source::{ChainSource, SourceError};
 use crate::store::{SegmentSlice, Snapshot, StoreError, TweakReader};
@@ -131,15 +133,33 @@ fn scan_heights(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(u64, Vec<FoundTransaction>), IndexScanError> {
     let rows = snapshot.rows_of_heights(heights)?;
+    let prepared = engine.prepare(request.targets);
+    scan_rows(snapshot, &prepared, rows, request.min_output, cancel, progress)
+}
+
+/// Scans rows of a snapshot for targets that are prepared already; gives how many rows were computed and what was found, in
+/// the order of the chain. `progress` is called with rows done and rows in all.
+///
+/// The caller asks [`Snapshot::is_current`] afterwards; if it isn't, the result doesn't count.
+///
+/// # Errors
+/// The index can't be read, or the scan was cancelled.
+pub fn scan_rows(
+    snapshot: &Snapshot,
+    prepared: &PreparedTargets<'_>,
+    rows: Range<u64>,
+    min_output: u64,
+    cancel: &AtomicBool,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<(u64, Vec<FoundTransaction>), IndexScanError> {
     let total = rows.end - rows.start;
     let mut done = 0;
     let mut computed = 0;
     let mut found = Vec::new();
-    let prepared = engine.prepare(request.targets);
     // One segment after the other, so that only one at a time needs its output counts, or its filtered copy, in memory.
     for slice in snapshot.segments(rows)? {
         let slice = slice?;
-        let filtered = (request.min_output > 0).then(|| Filtered::new(&slice, request.min_output));
+        let filtered = (min_output > 0).then(|| Filtered::new(&slice, min_output));
         let batch = filtered.as_ref().map_or_else(|| batch(&slice), Filtered::batch);
         let count = batch.len() as u64;
         // Rows that the filter took away count as done.

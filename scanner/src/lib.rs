@@ -24,7 +24,7 @@ pub mod tweak;
 
 pub use address::{Address, AddressError, AddressNetwork};
 pub use backend::{Backend, Candidate, PreparedScan, RowBatch};
-pub use engine::{Control, Engine, Match, ScanError};
+pub use engine::{Control, Engine, Match, PreparedTargets, ScanError};
 pub use keys::{KeyError, Label, ScanKey, ScanTarget, SpendKey};
 pub use tweak::{Tweak, transaction_tweak};
 

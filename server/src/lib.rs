@@ -4,6 +4,8 @@ pub mod cli;
 pub mod config;
 pub mod electrum;
 mod interrupt;
+pub mod live;
 pub mod node;
 mod progress;
 mod secret;
+pub mod silent;

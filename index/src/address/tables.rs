@@ -117,7 +117,15 @@ impl TablesAt {
 
     /// All blocks, ascending.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Result<(u32, BlockRow), AddressError>> + '_ {
-        self.snapshot.iter(&self.tables.blocks).map(|guard| {
+        self.blocks_from(0)
+    }
+
+    /// The blocks from a height on, ascending.
+    pub(super) fn blocks_from(
+        &self,
+        height: u32,
+    ) -> impl Iterator<Item = Result<(u32, BlockRow), AddressError>> + '_ {
+        self.snapshot.range(&self.tables.blocks, height.to_be_bytes()..).map(|guard| {
             let (key, value) = self.pair(guard)?;
             let height = key[..].try_into().ok().map(u32::from_be_bytes);
             height

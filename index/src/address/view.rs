@@ -161,6 +161,14 @@ impl AddressView {
         Ok(Some(AddressBlock { height, hash, header, transactions, size: row.size }))
     }
 
+    /// Headers of the blocks from a height on, ascending.
+    pub fn headers(&self, from: u32) -> impl Iterator<Item = Result<(u32, Header), AddressError>> + '_ {
+        self.tables.blocks_from(from).map(|block| {
+            let (height, row) = block?;
+            Ok((height, header_of(&row, &self.tables)?.0))
+        })
+    }
+
     /// Number of transactions of the block at a height; `None` outside the index.
     pub fn transactions_in_block(&self, height: u32) -> Option<u32> {
         self.heights.numbers(height).map(|numbers| (numbers.end - numbers.start) as u32)

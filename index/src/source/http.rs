@@ -139,7 +139,8 @@ impl HttpClient {
         self.once_more(limit, || self.agent.get(&url).call())
     }
 
-    /// Posts JSON to `/`. All requests of this crate only read, so that they may be sent twice.
+    /// Posts JSON to `/`. All requests of this crate may be sent twice: they only read, or hand in a transaction, which the
+    /// node takes as often as it is sent.
     pub(super) fn post(
         &self,
         json: &[u8],

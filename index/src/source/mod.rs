@@ -2,6 +2,7 @@
 //!
 //! - [`connect`] finds out how to talk to a node and gives a [`NodeSource`]; [`RestSource`] and [`RpcSource`] are the two
 //!   ways.
+//! - [`Daemon`] asks a node for what isn't a block: mempool, fees, single transactions, broadcasting.
 //! - [`Waiter`] repeats a call until the node answers.
 //! - [`parse_block`] turns bytes into a checked block, also for chains that don't come from a node.
 //!
@@ -10,6 +11,7 @@
 
 mod auth;
 mod block;
+mod daemon;
 mod discover;
 mod http;
 mod node;
@@ -23,6 +25,7 @@ pub use auth::Credentials;
 pub use block::{
     MAX_BLOCK_LEN, MAX_SPENT_LEN, decode_block, decode_spent_outputs, encode_spent_outputs, parse_block,
 };
+pub use daemon::{CallError, CallResult, Daemon, MempoolInfo, MempoolList};
 pub use discover::{LocalNode, default_data_dir, default_rpc_port, find_local_node};
 pub use node::{DEFAULT_TIMEOUT, NodeConfig, NodeKind, NodeSource, connect};
 pub use rest::RestSource;

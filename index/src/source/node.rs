@@ -74,7 +74,7 @@ impl NodeConfig {
         }
     }
 
-    fn target(&self) -> Result<(NodeAddress, Option<Credentials>), SourceError> {
+    pub(super) fn target(&self) -> Result<(NodeAddress, Option<Credentials>), SourceError> {
         let local = find_local_node(self.network, self.data_dir.as_deref());
         let address = match (&self.url, &local) {
             (Some(url), _) => NodeAddress::parse(url, self.network)?,
@@ -180,7 +180,7 @@ fn genesis_hash(network: Network) -> BlockHash {
     genesis_block(network).block_hash()
 }
 
-fn check_network(source: &dyn ChainSource, network: Network) -> Result<(), SourceError> {
+pub(super) fn check_network(source: &dyn ChainSource, network: Network) -> Result<(), SourceError> {
     expect_genesis(source.hash_at(0)?, network)
 }
 

@@ -49,6 +49,25 @@ impl RestSource {
         self.expect_ok(reply, Some(genesis)).map(drop)
     }
 
+    /// Bytes of a serialised block; `None` if the node doesn't offer that.
+    pub(super) fn block_part(
+        &self,
+        hash: BlockHash,
+        offset: u32,
+        size: u32,
+    ) -> Result<Option<Vec<u8>>, SourceError> {
+        let path = format!("/rest/blockpart/{hash}.bin?offset={offset}&size={size}");
+        let reply = self.http.get(&path, size as usize)?;
+        if reply.status == 404 && !is_core_message(&reply) {
+            return Ok(None);
+        }
+        let body = self.expect_ok(reply, Some(hash))?;
+        if body.len() != size as usize {
+            return Err(SourceError::Invalid(format!("{} bytes of a block instead of {size}", body.len())));
+        }
+        Ok(Some(body))
+    }
+
     /// The body, or the error that the status stands for. `block` is the block that was asked for, if any.
     fn expect_ok(&self, reply: Reply, block: Option<BlockHash>) -> Result<Vec<u8>, SourceError> {
         if reply.status == 200 {

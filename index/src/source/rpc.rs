@@ -28,13 +28,13 @@ const MAX_HEADERS: usize = 2000;
 const MAX_REREADS: usize = 3;
 
 /// Error codes of Bitcoin Core.
-mod code {
-    pub(super) const BLOCK_NOT_FOUND: i64 = -5;
-    pub(super) const HEIGHT_OUT_OF_RANGE: i64 = -8;
-    pub(super) const CLIENT_P2P: i64 = -9;
-    pub(super) const IN_INITIAL_DOWNLOAD: i64 = -10;
-    pub(super) const WARMING_UP: i64 = -28;
-    pub(super) const UNKNOWN_METHOD: i64 = -32601;
+pub(super) mod code {
+    pub(in crate::source) const BLOCK_NOT_FOUND: i64 = -5;
+    pub(in crate::source) const HEIGHT_OUT_OF_RANGE: i64 = -8;
+    pub(in crate::source) const CLIENT_P2P: i64 = -9;
+    pub(in crate::source) const IN_INITIAL_DOWNLOAD: i64 = -10;
+    pub(in crate::source) const WARMING_UP: i64 = -28;
+    pub(in crate::source) const UNKNOWN_METHOD: i64 = -32601;
 }
 
 /// Blocks over JSON-RPC, with the scripts that Bitcoin Core 23 and newer tell with `getblock <hash> 3`.
@@ -44,7 +44,7 @@ pub struct RpcSource {
 }
 
 /// What a call came to: its result, or the node's error.
-type Outcome<T> = Result<T, RpcError>;
+pub(super) type Outcome<T> = Result<T, RpcError>;
 
 impl RpcSource {
     /// A source at `url` (`http://host:port`, the port may be missing). Nothing is asked of the node yet. `timeout` limits
@@ -62,6 +62,12 @@ impl RpcSource {
         Self { http: HttpClient::new(address, timeout), authorization: Authorization::new(credentials) }
     }
 
+    /// Host of the node, without the port.
+    pub(super) fn host(&self) -> String {
+        let authority = self.http.address().authority();
+        authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_owned()
+    }
+
     /// One call; the parsed answer is handed to `read`, because it may borrow from the bytes.
     fn call<R>(
         &self,
@@ -76,7 +82,7 @@ impl RpcSource {
     }
 
     /// One call with a small answer.
-    fn call_owned<T: DeserializeOwned>(
+    pub(super) fn call_owned<T: DeserializeOwned>(
         &self,
         method: &str,
         params: &Value,
@@ -86,8 +92,24 @@ impl RpcSource {
         })
     }
 
-    /// One call per set of parameters, in one request; the outcomes are in the order of `params`.
-    fn batch<T: DeserializeOwned>(&self, calls: &[(&str, Value)]) -> Result<Vec<Outcome<T>>, SourceError> {
+    /// One call per set of parameters, in one request; the outcomes are in the order of `calls`.
+    pub(super) fn batch<T: DeserializeOwned>(
+        &self,
+        calls: &[(&str, Value)],
+    ) -> Result<Vec<Outcome<T>>, SourceError> {
+        let outcomes = self.batch_optional(calls)?.into_iter();
+        let required = |outcome: Outcome<Option<T>>| match outcome {
+            Ok(result) => result.map(Ok).ok_or_else(no_result),
+            Err(error) => Ok(Err(error)),
+        };
+        outcomes.map(required).collect()
+    }
+
+    /// The same for calls whose result may be null.
+    pub(super) fn batch_optional<T: DeserializeOwned>(
+        &self,
+        calls: &[(&str, Value)],
+    ) -> Result<Vec<Outcome<Option<T>>>, SourceError> {
         let requests: Vec<Value> = calls
             .iter()
             .enumerate()
@@ -104,12 +126,12 @@ impl RpcSource {
                 _ => parse("batch", &reply.body)?,
             },
         };
-        let mut outcomes: Vec<Option<Outcome<T>>> = calls.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<Outcome<Option<T>>>> = calls.iter().map(|_| None).collect();
         // The protocol allows any order.
         for answer in answers {
             let slot = answer.id.and_then(|id| outcomes.get_mut(usize::try_from(id).ok()?));
             match slot {
-                Some(slot @ None) => *slot = Some(outcome(answer)?),
+                Some(slot @ None) => *slot = Some(answer.error.map_or(Ok(answer.result), Err)),
                 _ => return Err(SourceError::Invalid("an answer in a batch that belongs to no call".into())),
             }
         }
@@ -157,8 +179,12 @@ fn outcome<T>(answer: Answer<T>) -> Result<Outcome<T>, SourceError> {
     match (answer.result, answer.error) {
         (_, Some(error)) => Ok(Err(error)),
         (Some(result), None) => Ok(Ok(result)),
-        (None, None) => Err(SourceError::Invalid("an answer without a result".into())),
+        (None, None) => Err(no_result()),
     }
+}
+
+fn no_result() -> SourceError {
+    SourceError::Invalid("an answer without a result".into())
 }
 
 fn named(method: &str, error: SourceError) -> SourceError {
@@ -169,7 +195,7 @@ fn named(method: &str, error: SourceError) -> SourceError {
 }
 
 /// What an error means that has no meaning of its own for the call.
-fn general_error(method: &str, error: &RpcError) -> SourceError {
+pub(super) fn general_error(method: &str, error: &RpcError) -> SourceError {
     let text = error.text();
     match error.code {
         code::WARMING_UP | code::CLIENT_P2P | code::IN_INITIAL_DOWNLOAD => SourceError::Unavailable(text),

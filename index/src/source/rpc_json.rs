@@ -131,7 +131,7 @@ struct VerboseInput<'a> {
 }
 
 #[derive(Deserialize)]
-struct Prevout<'a> {
+pub(super) struct Prevout<'a> {
     /// The digits as they were sent: a binary floating point number can't hold them all.
     #[serde(borrow)]
     value: &'a RawValue,
@@ -194,7 +194,7 @@ impl VerboseBlock<'_> {
 }
 
 impl Prevout<'_> {
-    fn into_txout(self) -> Result<TxOut, String> {
+    pub(super) fn into_txout(self) -> Result<TxOut, String> {
         let sats = parse_btc(self.value.get())
             .ok_or_else(|| format!("{} isn't an amount in BTC", excerpt(self.value.get().as_bytes())))?;
         let script = Vec::<u8>::from_hex(&self.script.hex).map_err(|e| format!("a spent script: {e}"))?;

@@ -9,6 +9,7 @@ mod index;
 mod info;
 mod output;
 mod scan;
+mod serve;
 mod verify;
 
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use crate::config::Settings;
 #[command(name = "peregrine", version, max_term_width = 110)]
 #[command(after_help = "\
 Begin with `peregrine demo`, which needs no node. Beside a Bitcoin Core 30 with rest=1:
-  peregrine index --follow
+  peregrine serve
   peregrine scan --spend-key 02… --scan-key-file key.txt --from 2024-01-01
 
 Exit codes: 0 success; 1 an error, or a check failed; 2 wrong use; 130 interrupted.")]
@@ -43,6 +44,8 @@ enum Command {
     Demo(demo::Demo),
     /// Build or continue the tweak index from a Bitcoin Core node
     Index(index::Index),
+    /// Index the chain and serve wallets: Electrum and silent payments
+    Serve(Box<serve::Serve>),
     /// Scan blocks of the index for the payments of a wallet
     Scan(scan::Scan),
     /// Say what the index holds
@@ -63,6 +66,7 @@ pub fn main() -> ExitCode {
     let result = cli.settings.complete(cli.config.as_deref()).and_then(|settings| match cli.command {
         Command::Demo(command) => command.run(&settings),
         Command::Index(command) => command.run(&settings),
+        Command::Serve(command) => command.run(&settings),
         Command::Scan(command) => command.run(&settings),
         Command::Info(command) => command.run(&settings),
         Command::Verify(command) => command.run(&settings),

@@ -161,6 +161,7 @@ struct Summary {
     last: u64,
     touched: HashSet<ScriptHash>,
     chain: bool,
+    all: bool,
     lost: bool,
 }
 
@@ -170,6 +171,7 @@ impl Summary {
         match notice.event {
             Event::BlockConnected { .. } | Event::BlockDisconnected { .. } => self.chain = true,
             Event::ScriptHashesTouched(scripts) => self.touched.extend(scripts.iter().copied()),
+            Event::EverythingTouched => self.all = true,
             Event::MempoolChanged => {}
         }
     }
@@ -213,6 +215,8 @@ pub(super) async fn follow(
         }
         if summary.lost {
             tracing::warn!("the Electrum server fell behind the node's events; everything is checked again");
+        }
+        if summary.lost || summary.all {
             hub.each(|pending| pending.all = true);
         } else {
             hub.touch(&summary.touched);

@@ -156,6 +156,8 @@ pub enum Event {
     },
     /// The histories of these scripts are now different.
     ScriptHashesTouched(Arc<[ScriptHash]>),
+    /// The history of any script may be different: so many blocks came or went that nobody kept count.
+    EverythingTouched,
     /// Transactions came into the mempool or left it.
     MempoolChanged,
 }

@@ -4,6 +4,8 @@
 //! `PEREGRINE_RPC_USER` and the flag `--rpc-user`. A key or variable that nobody knows is an error that names the
 //! nearest known one.
 
+mod serve;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,12 +17,15 @@ use clap::ValueEnum;
 use peregrine_index::source::{NodeConfig, NodeKind, Secret};
 use serde::{Deserialize, Deserializer};
 
+pub use serve::{Listen, ServeSettings, default_port};
+
 /// Opens every variable of ours.
 const PREFIX: &str = "PEREGRINE_";
 
 /// Variables of the environment that aren't settings: the file's place, secrets, and what the project's tests use.
-const OTHER_VARIABLES: [&str; 6] = [
+const OTHER_VARIABLES: [&str; 7] = [
     "PEREGRINE_CONFIG",
+    "PEREGRINE_LOG",
     "PEREGRINE_RPC_PASSWORD",
     crate::secret::SCAN_KEY_VARIABLE,
     "PEREGRINE_BITCOIND",
@@ -28,8 +33,8 @@ const OTHER_VARIABLES: [&str; 6] = [
     "PEREGRINE_SKIP_NODE_TESTS",
 ];
 
-/// The keys of the settings file.
-const KEYS: [&str; 12] = [
+/// The keys of the settings file that every command has.
+const COMMON_KEYS: [&str; 12] = [
     "network",
     "datadir",
     "node",
@@ -43,6 +48,11 @@ const KEYS: [&str; 12] = [
     "backend",
     "threads",
 ];
+
+/// All keys of the settings file.
+fn keys() -> impl Iterator<Item = &'static str> {
+    COMMON_KEYS.iter().chain(ServeSettings::KEYS).copied()
+}
 
 /// A network by the name that people use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -110,7 +120,7 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, 
 /// All settings as they stand in one place (file, or environment and flags); what is absent is `None`.
 #[derive(clap::Args, Clone, Debug, Default, Deserialize)]
 #[command(next_help_heading = "Settings (also in the settings file)")]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Settings {
     /// Which chain [default: mainnet]
     #[arg(long, global = true, env = "PEREGRINE_NETWORK", value_name = "NAME", hide_possible_values = true)]
@@ -149,6 +159,10 @@ pub struct Settings {
     /// Threads that scan; 0 for one per core [default: 0]
     #[arg(long, global = true, env = "PEREGRINE_THREADS", value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1024))]
     pub threads: Option<u64>,
+    /// What only the server needs. Its flags belong to `peregrine serve`.
+    #[arg(skip)]
+    #[serde(flatten)]
+    pub serve: ServeSettings,
 }
 
 impl Settings {
@@ -194,8 +208,8 @@ impl Settings {
         };
         let table: toml::Table = text.parse().map_err(readable).context("this isn't valid TOML")?;
         for key in table.keys() {
-            if !KEYS.contains(&key.as_str()) {
-                bail!("unknown key '{key}'{}", suggestion(key, &KEYS));
+            if !keys().any(|known| known == key) {
+                bail!("unknown key '{key}'{}", suggestion(key, &keys().collect::<Vec<_>>()));
             }
         }
         if table.get("rpc_password").is_some_and(|password| !password.is_str()) {
@@ -230,6 +244,7 @@ impl Settings {
             requests: self.requests.or(other.requests),
             backend: self.backend.or(other.backend),
             threads: self.threads.or(other.threads),
+            serve: self.serve.or(other.serve),
         }
     }
 
@@ -248,9 +263,14 @@ impl Settings {
         }
     }
 
+    /// Where everything of the network is.
+    pub fn network_dir(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.data_dir()?.join(self.network().to_string()))
+    }
+
     /// Where the tweak index of the network is.
     pub fn index_dir(&self) -> anyhow::Result<PathBuf> {
-        Ok(self.data_dir()?.join(self.network().to_string()).join("tweaks"))
+        Ok(self.network_dir()?.join("tweaks"))
     }
 
     /// How to reach the node.
@@ -291,8 +311,7 @@ impl Settings {
 
 /// Refuses variables that look like ours but aren't: a typing mistake would silently change nothing.
 fn check_environment(names: impl IntoIterator<Item = OsString>) -> anyhow::Result<()> {
-    let known: Vec<String> = KEYS
-        .iter()
+    let known: Vec<String> = keys()
         .map(|key| format!("{PREFIX}{}", key.to_uppercase()))
         .chain(OTHER_VARIABLES.map(str::to_owned))
         .collect();
@@ -326,7 +345,7 @@ mod tests {
 
     #[test]
     fn every_key_is_a_flag_and_a_variable_and_documented_in_the_example() {
-        let command = Settings::augment_args(Command::new("test"));
+        let command = ServeSettings::augment_args(Settings::augment_args(Command::new("test")));
         let mut flags: Vec<String> = command.get_arguments().map(|arg| arg.get_id().to_string()).collect();
         for arg in command.get_arguments() {
             let key = arg.get_id().as_str();
@@ -338,12 +357,12 @@ mod tests {
         }
         flags.push("rpc_password".into());
         flags.sort();
-        let mut keys = KEYS.map(str::to_owned).to_vec();
+        let mut keys: Vec<String> = keys().map(str::to_owned).collect();
         keys.sort();
         assert_eq!(flags, keys);
 
         // The example shows every key, commented out; without the comment signs it is a valid file.
-        let example = include_str!("../../docs/peregrine.example.toml");
+        let example = include_str!("../../../docs/peregrine.example.toml");
         let uncommented: String = example
             .lines()
             .filter_map(|line| line.strip_prefix("#:"))
