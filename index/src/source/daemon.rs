@@ -1,5 +1,7 @@
 //! What a node is asked beyond blocks: mempool, single transactions, fees, broadcasting.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bitcoin::consensus::deserialize;
 use bitcoin::hex::{DisplayHex, FromHex};
 use bitcoin::{BlockHash, OutPoint, Transaction, TxOut, Txid};
@@ -21,6 +23,8 @@ const BATCH: usize = 500;
 pub struct Daemon {
     rpc: RpcSource,
     rest: Option<RestSource>,
+    /// Cleared when the node turns out not to read parts of blocks, as before version 31.
+    parts: AtomicBool,
 }
 
 /// Why a call failed.
@@ -120,7 +124,7 @@ impl Daemon {
         check_network(&rpc, config.network)?;
         let rest = RestSource::at(address, config.timeout);
         let rest = (config.kind != NodeKind::Rpc && rest.hash_at(0).is_ok_and(|hash| hash.is_some())).then_some(rest);
-        Ok(Self { rpc, rest })
+        Ok(Self { rpc, parts: AtomicBool::new(rest.is_some()), rest })
     }
 
     /// For people: what this is and where, without secrets.
@@ -202,11 +206,12 @@ impl Daemon {
         offset: u32,
         size: u32,
     ) -> Result<Vec<u8>, SourceError> {
-        if let Some(rest) = &self.rest
-            && let Some(raw) = rest.block_part(block, offset, size)?
-        {
-            check("blockpart", &raw, &txid)?;
-            return Ok(raw);
+        if let Some(rest) = self.rest.as_ref().filter(|_| self.parts.load(Ordering::Relaxed)) {
+            if let Some(raw) = rest.block_part(block, offset, size)? {
+                check("blockpart", &raw, &txid)?;
+                return Ok(raw);
+            }
+            self.parts.store(false, Ordering::Relaxed);
         }
         let method = "getrawtransaction";
         match self.rpc.call_owned::<String>(method, &json!([txid.to_string(), false, block.to_string()]))? {
