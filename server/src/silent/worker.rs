@@ -25,7 +25,7 @@ const KEYS: usize = 64;
 const MIN_ROWS: u64 = 2_048;
 const MAX_ROWS: u64 = 1 << 20;
 /// Rows times keys per second that are assumed before anything was measured.
-const FIRST_RATE: f64 = 100_000.0;
+const FIRST_RATE: f64 = 20_000.0;
 /// How often subscriptions are looked for that nobody listens to any more.
 const REAP: Duration = Duration::from_millis(100);
 
@@ -158,6 +158,14 @@ impl Worker {
             self.fresh.clear();
             return Next::Wait;
         }
+        // New blocks for those that follow the chain go before everything. Then the mempool, which is small: nobody whose
+        // blocks are done waits for those whose aren't.
+        let behind = |subscriber: &Subscriber| subscriber.is_complete() && !subscriber.remaining().is_empty();
+        let mempool = !self.fresh.is_empty() || self.subscribers.values().any(Subscriber::is_finishing);
+        if mempool && !self.subscribers.values().any(behind) {
+            self.scan_mempool(engine);
+            return Next::Slice;
+        }
         if self.subscribers.values().any(|subscriber| !subscriber.remaining().is_empty()) {
             return match self.slice(engine, ready) {
                 Ok(next) => {
@@ -174,7 +182,7 @@ impl Worker {
                 }
             };
         }
-        self.scan_mempool(engine)
+        Next::Wait
     }
 
     /// Scans one slice for all that have to look at it.
@@ -295,12 +303,12 @@ impl Worker {
 
     /// Looks through the mempool: through all of it for those whose scan is otherwise done, through what is new for the
     /// others.
-    fn scan_mempool(&mut self, engine: &Engine) -> Next {
+    fn scan_mempool(&mut self, engine: &Engine) {
         let finishing: Vec<u64> = self.ids(Subscriber::is_finishing);
         if !finishing.is_empty() {
             let open: Vec<u64> = self.ids(|subscriber| subscriber.is_finishing() && subscriber.is_open());
             let all: Vec<Txid> = self.mempool.keys().copied().collect();
-            let Some(mut found) = self.find(engine, &open, &all) else { return Next::Slice };
+            let Some(mut found) = self.find(engine, &open, &all) else { return };
             for id in finishing {
                 if let Some(subscriber) = self.subscribers.get_mut(&id) {
                     subscriber.finish(found.remove(&id).unwrap_or_default());
@@ -310,14 +318,13 @@ impl Worker {
         let fresh = std::mem::take(&mut self.fresh);
         if !fresh.is_empty() {
             let following = self.ids(|subscriber| subscriber.is_complete() && subscriber.is_open());
-            let Some(found) = self.find(engine, &following, &fresh) else { return Next::Slice };
+            let Some(found) = self.find(engine, &following, &fresh) else { return };
             for (id, found) in found {
                 if let Some(subscriber) = self.subscribers.get_mut(&id) {
                     subscriber.unconfirmed(found);
                 }
             }
         }
-        Next::Wait
     }
 
     fn ids(&self, which: impl Fn(&Subscriber) -> bool) -> Vec<u64> {
