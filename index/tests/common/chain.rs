@@ -134,6 +134,25 @@ impl<'a> ChainMaker<'a> {
         self.transaction(&coins, payments, kinds)
     }
 
+    /// A transaction that was made, in hexadecimal, and the script of its first payment to a wallet, or else of its first
+    /// output.
+    pub(crate) fn raw_and_script(&self, txid: Txid) -> (String, ScriptBuf) {
+        let made = self.made.iter().find(|made| made.transaction.compute_txid() == txid).expect("it was made");
+        let vout = made.planted.first().map_or(0, |planted| planted.vout as usize);
+        (serialize_hex(&made.transaction), made.transaction.output[vout].script_pubkey.clone())
+    }
+
+    /// Another transaction that spends the coins of one that was made, which is forgotten.
+    pub(crate) fn rival(&mut self, txid: Txid) -> String {
+        let position = self.made.iter().position(|made| made.transaction.compute_txid() == txid);
+        let made = self.made.remove(position.expect("it was made"));
+        let mut rival = made.transaction;
+        let keys = self.made.iter().flat_map(|made| &made.coins);
+        let spent: Vec<Coin> = keys.filter(|coin| made_spends(&rival, coin)).cloned().collect();
+        rival.output.truncate(1);
+        serialize_hex(&spend(&spent, rival.output))
+    }
+
     /// A transaction of one to four coins of any kind; one in three that can, pays wallets.
     pub(crate) fn pay_at_random(&mut self) {
         let mut coins = Vec::new();
@@ -320,6 +339,10 @@ impl<'a> ChainMaker<'a> {
         let labels: Vec<Option<u32>> = [None, Some(Label::CHANGE)].into_iter().chain(given_out).collect();
         *labels.choose(&mut self.rng).unwrap()
     }
+}
+
+fn made_spends(transaction: &Transaction, coin: &Coin) -> bool {
+    transaction.input.iter().any(|input| input.previous_output == coin.outpoint)
 }
 
 impl Made {

@@ -1,0 +1,18 @@
+//! `peregrine serve` beside a real Bitcoin Core on regtest, with strict and with other people's clients. Every test is named
+//! `node_…`, so that they can be counted.
+
+#[path = "../../../index/tests/common/chain.rs"]
+mod chain;
+#[path = "../electrum_session/client.rs"]
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../../index/tests/common/index.rs"]
+mod index;
+
+mod crates;
+mod killed;
+mod life;
+mod naive;
+mod reorganised;
+mod served;
