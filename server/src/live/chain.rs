@@ -191,7 +191,7 @@ fn index(
             cancel,
             done: &done,
             at_tip: &at_tip,
-            sequence: 0,
+            sequence: LOADED,
             headers_asked: None,
             mempool_error: None,
         };
@@ -214,12 +214,21 @@ fn index(
     })
 }
 
-/// What the index has already needn't be fetched.
+/// Number of the event that says that the headers which the index has are there.
+const LOADED: u64 = 1;
+
+/// What the index has already needn't be fetched. Clients may be connected, so it is an event.
 fn load_headers(node: &LiveNode, view: &AddressView) -> Result<(), AddressError> {
     for header in view.headers(1) {
         let (_, header) = header?;
         node.write().headers.push(&header);
     }
+    let (height, header) = {
+        let headers = &node.read().headers;
+        (headers.tip(), headers.last())
+    };
+    // An error means that nobody listens, which is no error.
+    let _ = node.events.send(Notice { sequence: LOADED, event: Event::BlockConnected { height, header } });
     Ok(())
 }
 

@@ -193,6 +193,12 @@ impl Live {
         self.event("at_tip", |event| event["height"] == height);
     }
 
+    /// Everything that it has printed so far.
+    pub(crate) fn printed(&mut self) -> String {
+        self.seen.extend(self.lines.try_iter());
+        self.seen.join("\n")
+    }
+
     /// Asks it to end, as `kill` does.
     pub(crate) fn terminate(&self) {
         let script = format!("kill -TERM {}", self.child.id());
