@@ -4,6 +4,7 @@
 
 mod address;
 mod bench;
+mod client;
 mod demo;
 mod index;
 mod info;
@@ -48,6 +49,8 @@ enum Command {
     Serve(Box<serve::Serve>),
     /// Scan blocks of the index for the payments of a wallet
     Scan(scan::Scan),
+    /// Find payments through a server, as a wallet does
+    Client(Box<client::Client>),
     /// Say what the index holds
     Info(info::Info),
     /// Check every byte of the index, and with a node its contents
@@ -68,6 +71,7 @@ pub fn main() -> ExitCode {
         Command::Index(command) => command.run(&settings),
         Command::Serve(command) => command.run(&settings),
         Command::Scan(command) => command.run(&settings),
+        Command::Client(command) => command.run(&settings),
         Command::Info(command) => command.run(&settings),
         Command::Verify(command) => command.run(&settings),
         Command::Address(command) => command.run(),

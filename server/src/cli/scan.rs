@@ -64,7 +64,7 @@ pub(super) struct Scan {
 
 /// A height or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Point {
+pub(super) enum Point {
     Height(u32),
     /// The first and the last second that the text can mean.
     Time(u32, u32),
@@ -114,7 +114,7 @@ impl Point {
 
 /// Label numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Labels(Vec<u32>);
+pub(super) struct Labels(pub(super) Vec<u32>);
 
 impl FromStr for Labels {
     type Err = String;

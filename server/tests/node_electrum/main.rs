@@ -10,6 +10,7 @@ mod common;
 #[path = "../../../index/tests/common/index.rs"]
 mod index;
 
+mod command;
 mod crates;
 mod killed;
 mod life;

@@ -76,6 +76,11 @@ impl Served {
         }
     }
 
+    /// The program, for other commands beside it.
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
     /// Where it keeps its index.
     pub(crate) fn index_dir(&self) -> std::path::PathBuf {
         self.program.index_dir()
