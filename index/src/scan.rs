@@ -7,9 +7,7 @@ use bitcoin::hashes::Hash;
 use bitcoin::{Transaction, Txid};
 use peregrine_scanner::receive::{FoundOutput, find_outputs};
 use peregrine_scanner::tweak::taproot_key;
-use peregrine_scanner::{
-    Control, Engine, Match, PreparedTargets, RowBatch, ScanError, ScanTarget, Tweak,
-};
+use peregrine_scanner::{Control, Engine, Match, PreparedTargets, RowBatch, ScanError, ScanTarget, Tweak};
 
 use crate::source::{ChainSource, SourceError};
 use crate::store::{SegmentSlice, Snapshot, StoreError, TweakReader};

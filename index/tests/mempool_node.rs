@@ -34,7 +34,8 @@ fn spend(coins: &[OutPoint], values: &[u64], sequence: u32) -> Transaction {
         sequence: Sequence(sequence),
         witness: Witness::from_slice(&[vec![0x51]]),
     });
-    let output = values.iter().map(|value| TxOut { value: Amount::from_sat(*value), script_pubkey: anyone() });
+    let output =
+        values.iter().map(|value| TxOut { value: Amount::from_sat(*value), script_pubkey: anyone() });
     Transaction {
         version: Version::TWO,
         lock_time: LockTime::ZERO,
@@ -65,7 +66,8 @@ impl Followed {
         node.generate_to_descriptor(110, &descriptor());
         let coins = (1..=10).map(|height| {
             let hash = node.block_hash(height).to_string();
-            let block: Block = deserialize_hex(node.call("getblock", json!([hash, 0])).as_str().unwrap()).unwrap();
+            let block: Block =
+                deserialize_hex(node.call("getblock", json!([hash, 0])).as_str().unwrap()).unwrap();
             OutPoint::new(block.txdata[0].compute_txid(), 0)
         });
         let coins = coins.collect();
@@ -75,7 +77,8 @@ impl Followed {
         follower.watch(Box::new(move || {
             let _ = wake.send(());
         }));
-        let mut followed = Self { node, daemon, follower, mempool: Mempool::default(), woken, coins, height: 110 };
+        let mut followed =
+            Self { node, daemon, follower, mempool: Mempool::default(), woken, coins, height: 110 };
         followed.fetch();
         Some(followed)
     }
@@ -87,7 +90,8 @@ impl Followed {
         let mut confirmed = Vec::new();
         for height in self.height + 1..=height {
             let block = self.node.call("getblock", json!([self.node.block_hash(height).to_string(), 1]));
-            let txids = block["tx"].as_array().unwrap().iter().map(|txid| txid.as_str().unwrap().parse().unwrap());
+            let txids =
+                block["tx"].as_array().unwrap().iter().map(|txid| txid.as_str().unwrap().parse().unwrap());
             confirmed.extend(txids.collect::<Vec<Txid>>());
         }
         let changed = self.height != height;
@@ -124,7 +128,10 @@ impl Followed {
             let depends = !theirs["depends"].as_array().unwrap().is_empty();
             assert_eq!(self.mempool.unconfirmed_parent(&txid), depends, "{txid}");
             let raw = self.node.call("getrawtransaction", json!([txid.to_string()]));
-            assert_eq!(serialize_hex(&deserialize_hex::<Transaction>(raw.as_str().unwrap()).unwrap()), hex(ours.raw()));
+            assert_eq!(
+                serialize_hex(&deserialize_hex::<Transaction>(raw.as_str().unwrap()).unwrap()),
+                hex(ours.raw())
+            );
         }
     }
 
@@ -280,7 +287,9 @@ fn node_daemon_answers_like_the_node() {
     // Rejections carry the node's words.
     let poor = spend(&followed.coins[1..2], &[COIN], 0xffff_fffd);
     match daemon.send(&serialize(&poor)) {
-        Err(CallError::Node { code: -26, message }) => assert!(message.contains("min relay fee"), "{message}"),
+        Err(CallError::Node { code: -26, message }) => {
+            assert!(message.contains("min relay fee"), "{message}")
+        }
         other => panic!("{other:?}"),
     }
     assert!(matches!(daemon.send(&[1, 2, 3]), Err(CallError::Node { code: -22, .. })));
@@ -305,8 +314,5 @@ fn node_daemon_answers_like_the_node() {
     }
     assert_eq!(daemon.transaction_verbose(txid, Some(hash)).unwrap()["blockhash"], hash.to_string());
     let nowhere = bitcoin::hashes::Hash::from_byte_array([7; 32]);
-    assert!(matches!(
-        daemon.transaction_bytes(txid, nowhere, 81, 100),
-        Err(SourceError::UnknownBlock(_))
-    ));
+    assert!(matches!(daemon.transaction_bytes(txid, nowhere, 81, 100), Err(SourceError::UnknownBlock(_))));
 }

@@ -149,11 +149,7 @@ impl MempoolFollower {
     }
 
     /// Fetches transactions with what they spend; parents come before children.
-    fn entries(
-        &mut self,
-        mempool: &Mempool,
-        txids: Vec<Txid>,
-    ) -> Result<Vec<MempoolEntry>, SourceError> {
+    fn entries(&mut self, mempool: &Mempool, txids: Vec<Txid>) -> Result<Vec<MempoolEntry>, SourceError> {
         let started = Instant::now();
         let total = txids.len();
         let mut transactions: HashMap<Txid, Transaction> = HashMap::with_capacity(total);
@@ -217,7 +213,10 @@ impl MempoolFollower {
         });
         let entries = entries.collect();
         if total > BATCH {
-            tracing::info!("fetched {total} transactions of the mempool in {:.1} s", started.elapsed().as_secs_f64());
+            tracing::info!(
+                "fetched {total} transactions of the mempool in {:.1} s",
+                started.elapsed().as_secs_f64()
+            );
         }
         Ok(entries)
     }

@@ -120,7 +120,8 @@ impl Mempool {
         for entry in self.of_script(script) {
             for (vout, output) in (0..).zip(entry.outputs()) {
                 let outpoint = OutPoint { txid: entry.txid(), vout };
-                if ScriptHash::of(&output.script_pubkey) == *script && !self.spenders.contains_key(&outpoint) {
+                if ScriptHash::of(&output.script_pubkey) == *script && !self.spenders.contains_key(&outpoint)
+                {
                     unspent.push((outpoint, output.value.to_sat()));
                 }
             }

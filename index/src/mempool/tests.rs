@@ -116,7 +116,11 @@ fn descendants(entries: &BTreeMap<Txid, MempoolEntry>, txid: Txid) -> BTreeSet<T
 #[derive(Clone, Debug)]
 enum Step {
     /// Spends confirmed coins, or outputs of the mempool's transactions, whether they are spent or not.
-    Add { coins: Vec<u8>, parents: Vec<prop::sample::Index>, pays: Vec<u8> },
+    Add {
+        coins: Vec<u8>,
+        parents: Vec<prop::sample::Index>,
+        pays: Vec<u8>,
+    },
     Evict(prop::sample::Index),
     /// Confirms a transaction with its ancestors; the update has them as removed, too.
     Confirm(prop::sample::Index, bool),

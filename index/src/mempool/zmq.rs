@@ -36,10 +36,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Listens at an address such as `tcp://127.0.0.1:28332`; `wake` is called for every message.
-    pub(super) fn start(
-        address: String,
-        wake: Box<dyn Fn() + Send + Sync>,
-    ) -> std::io::Result<Self> {
+    pub(super) fn start(address: String, wake: Box<dyn Fn() + Send + Sync>) -> std::io::Result<Self> {
         let heard = Arc::new(Mutex::new(Heard { incomplete: true, ..Heard::default() }));
         let stop = Arc::new(AtomicBool::new(false));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -123,7 +123,8 @@ impl Daemon {
         let rpc = RpcSource::at(address.clone(), credentials, config.timeout);
         check_network(&rpc, config.network)?;
         let rest = RestSource::at(address, config.timeout);
-        let rest = (config.kind != NodeKind::Rpc && rest.hash_at(0).is_ok_and(|hash| hash.is_some())).then_some(rest);
+        let rest = (config.kind != NodeKind::Rpc && rest.hash_at(0).is_ok_and(|hash| hash.is_some()))
+            .then_some(rest);
         Ok(Self { rpc, parts: AtomicBool::new(rest.is_some()), rest })
     }
 
@@ -168,7 +169,8 @@ impl Daemon {
             let calls: Vec<_> =
                 txids.iter().map(|txid| ("getrawtransaction", json!([txid.to_string(), false]))).collect();
             for (outcome, txid) in self.rpc.batch::<String>(&calls)?.into_iter().zip(txids) {
-                let transaction = outcome.ok().map(|hex| transaction("getrawtransaction", &hex, txid)).transpose()?;
+                let transaction =
+                    outcome.ok().map(|hex| transaction("getrawtransaction", &hex, txid)).transpose()?;
                 transactions.push(transaction);
             }
         }
@@ -187,7 +189,8 @@ impl Daemon {
                 .map(|outpoint| ("gettxout", json!([outpoint.txid.to_string(), outpoint.vout, false])))
                 .collect();
             for outcome in self.rpc.batch_optional::<Box<RawValue>>(&calls)? {
-                let output = outcome.map_err(|error| SourceError::Refused(format!("gettxout: {}", error.text())))?;
+                let output =
+                    outcome.map_err(|error| SourceError::Refused(format!("gettxout: {}", error.text())))?;
                 outputs.push(output.map(|output| unspent_output(&output)).transpose()?);
             }
         }
@@ -223,6 +226,28 @@ impl Daemon {
             Err(error) if error.code == code::BLOCK_NOT_FOUND => Err(SourceError::UnknownBlock(block)),
             Err(error) => Err(SourceError::Refused(format!("{method}: {}", error.text()))),
         }
+    }
+
+    /// A whole serialised block.
+    ///
+    /// # Errors
+    /// [`UnknownBlock`](SourceError::UnknownBlock) if the node doesn't have the block.
+    pub fn block_bytes(&self, block: BlockHash) -> Result<Vec<u8>, SourceError> {
+        if let Some(rest) = &self.rest {
+            return rest.block_bytes(block);
+        }
+        let method = "getblock";
+        match self.rpc.call_owned::<String>(method, &json!([block.to_string(), 0]))? {
+            Ok(hex) => bytes(method, &hex),
+            Err(error) if error.code == code::BLOCK_NOT_FOUND => Err(SourceError::UnknownBlock(block)),
+            Err(error) => Err(SourceError::Refused(format!("{method}: {}", error.text()))),
+        }
+    }
+
+    /// Whether [`transaction_bytes`](Self::transaction_bytes) reads only the transaction. Nodes before version 31 read its
+    /// whole block for it.
+    pub fn reads_parts(&self) -> bool {
+        self.parts.load(Ordering::Relaxed)
     }
 
     /// A transaction as `getrawtransaction` shows it; `block` says in which one it is, if it isn't in the mempool.

@@ -68,6 +68,12 @@ impl RestSource {
         Ok(Some(body))
     }
 
+    /// A whole serialised block.
+    pub(super) fn block_bytes(&self, hash: BlockHash) -> Result<Vec<u8>, SourceError> {
+        let reply = self.http.get(&format!("/rest/block/{hash}.bin"), MAX_BLOCK_LEN)?;
+        self.expect_ok(reply, Some(hash))
+    }
+
     /// The body, or the error that the status stands for. `block` is the block that was asked for, if any.
     fn expect_ok(&self, reply: Reply, block: Option<BlockHash>) -> Result<Vec<u8>, SourceError> {
         if reply.status == 200 {
@@ -170,8 +176,7 @@ impl ChainSource for RestSource {
     }
 
     fn block(&self, hash: BlockHash) -> Result<BlockWithPrevouts, SourceError> {
-        let reply = self.http.get(&format!("/rest/block/{hash}.bin"), MAX_BLOCK_LEN)?;
-        let block = decode_block(hash, &self.expect_ok(reply, Some(hash))?)?;
+        let block = decode_block(hash, &self.block_bytes(hash)?)?;
         let reply = self.http.get(&spent_path(hash), spent_outputs_limit(&block))?;
         let prevouts = decode_spent_outputs(&block, &self.expect_ok(reply, Some(hash))?)?;
         Ok(BlockWithPrevouts { block, prevouts })

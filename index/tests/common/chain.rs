@@ -137,7 +137,8 @@ impl<'a> ChainMaker<'a> {
     /// A transaction that was made, in hexadecimal, and the script of its first payment to a wallet, or else of its first
     /// output.
     pub(crate) fn raw_and_script(&self, txid: Txid) -> (String, ScriptBuf) {
-        let made = self.made.iter().find(|made| made.transaction.compute_txid() == txid).expect("it was made");
+        let made =
+            self.made.iter().find(|made| made.transaction.compute_txid() == txid).expect("it was made");
         let vout = made.planted.first().map_or(0, |planted| planted.vout as usize);
         (serialize_hex(&made.transaction), made.transaction.output[vout].script_pubkey.clone())
     }

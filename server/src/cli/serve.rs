@@ -58,12 +58,18 @@ impl Serve {
         let interrupted = interrupt::flag()?;
         let network = settings.network().network();
         let config = serve.electrum_config(settings)?;
-        std::fs::create_dir_all(settings.network_dir()?)
-            .with_context(|| format!("can't make {}", settings.network_dir().unwrap_or_default().display()))?;
+        std::fs::create_dir_all(settings.network_dir()?).with_context(|| {
+            format!("can't make {}", settings.network_dir().unwrap_or_default().display())
+        })?;
 
         let engine = Engine::new(backend::choose(settings.backend())?, settings.threads())?;
         let method = TweakMethod::choose(settings.backend())?;
-        tracing::info!(backend = engine.backend(), threads = engine.threads(), "peregrine {}", env!("CARGO_PKG_VERSION"));
+        tracing::info!(
+            backend = engine.backend(),
+            threads = engine.threads(),
+            "peregrine {}",
+            env!("CARGO_PKG_VERSION")
+        );
         let index_dir = settings.index_dir()?;
         let mut params = IndexParams::for_network(network);
         if let Ok(existing) = TweakReader::open(&index_dir) {

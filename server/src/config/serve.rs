@@ -112,7 +112,9 @@ impl std::str::FromStr for Listen {
         }
         let parse = |part: &str| {
             part.trim().parse().with_context(|| {
-                format!("'{part}' isn't an address with a port, such as 127.0.0.1:50001 or [::]:50001, or off")
+                format!(
+                    "'{part}' isn't an address with a port, such as 127.0.0.1:50001 or [::]:50001, or off"
+                )
             })
         };
         text.split(',').map(parse).collect::<anyhow::Result<_>>().map(Self)
@@ -145,7 +147,9 @@ impl ServeSettings {
         let listen = |listen: &Option<Listen>, default| listen.clone().map_or(default, |listen| listen.0);
         let mut certificate = default.certificate.clone();
         match (&self.electrum_cert, &self.electrum_key) {
-            (Some(cert), Some(key)) => (certificate.certificate, certificate.key) = (cert.clone(), key.clone()),
+            (Some(cert), Some(key)) => {
+                (certificate.certificate, certificate.key) = (cert.clone(), key.clone())
+            }
             (None, None) => {}
             _ => bail!("electrum_cert and electrum_key belong together: give both or none"),
         }
@@ -164,8 +168,9 @@ impl ServeSettings {
     fn limits(&self) -> Limits {
         let default = Limits::default();
         let count = |value: Option<Count>, default| value.map_or(default, |value| value.get() as usize);
-        let seconds =
-            |value: Option<Count>, default| value.map_or(default, |value| Duration::from_secs(value.get().into()));
+        let seconds = |value: Option<Count>, default| {
+            value.map_or(default, |value| Duration::from_secs(value.get().into()))
+        };
         let rate = |value: Option<Count>, default| value.map_or(default, |value| value.get().into());
         Limits {
             connections: count(self.max_connections, default.connections),
@@ -177,7 +182,10 @@ impl ServeSettings {
                 self.max_subscriptions_per_connection,
                 default.subscriptions_per_connection,
             ),
-            subscriptions_per_address: count(self.max_subscriptions_per_address, default.subscriptions_per_address),
+            subscriptions_per_address: count(
+                self.max_subscriptions_per_address,
+                default.subscriptions_per_address,
+            ),
             subscriptions: count(self.max_subscriptions, default.subscriptions),
             silent_subscriptions_per_connection: count(
                 self.max_silent_subscriptions,
@@ -242,10 +250,8 @@ mod tests {
     fn limits_are_those_of_the_file_and_flags_go_before_them() {
         let file = Settings::parse("max_batch = 7\nidle_timeout = 9\nelectrum = 'off'").unwrap();
         let flags = ServeSettings { idle_timeout: Count::new(11), ..ServeSettings::default() };
-        let config = flags.or(file.serve.clone()).electrum_config(&Settings {
-            datadir: Some("d".into()),
-            ..file
-        });
+        let config =
+            flags.or(file.serve.clone()).electrum_config(&Settings { datadir: Some("d".into()), ..file });
         let config = config.unwrap();
         assert_eq!((config.limits.batch, config.limits.idle), (7, Duration::from_secs(11)));
         assert_eq!((config.tcp.len(), config.tls[0].port()), (0, 50002));

@@ -171,13 +171,8 @@ fn index(
     }));
     let at_tip = AtomicU32::new(u32::MAX);
     let watch = Watch::new(node, &at_tip);
-    let options = Options {
-        to: None,
-        follow: true,
-        requests: setup.requests,
-        poll: BLOCK_POLL,
-        tweaks: setup.method,
-    };
+    let options =
+        Options { to: None, follow: true, requests: setup.requests, poll: BLOCK_POLL, tweaks: setup.method };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let publisher = Publisher {
@@ -250,7 +245,12 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(node: &'a LiveNode, at_tip: &'a AtomicU32) -> Self {
-        Self { node, at_tip, meter: Meter::new("indexing", true), logged: std::sync::Mutex::new(Instant::now()) }
+        Self {
+            node,
+            at_tip,
+            meter: Meter::new("indexing", true),
+            logged: std::sync::Mutex::new(Instant::now()),
+        }
     }
 
     fn event(&self, event: indexer::Event) {
@@ -262,7 +262,9 @@ impl<'a> Watch<'a> {
             indexer::Event::Reorganised { from, to } => {
                 match to {
                     Some(to) => tracing::info!("the chain was reorganised: back from height {from} to {to}"),
-                    None => tracing::warn!("the chain was replaced: back from height {from} to the beginning"),
+                    None => {
+                        tracing::warn!("the chain was replaced: back from height {from} to the beginning")
+                    }
                 }
                 self.node.wake();
             }
@@ -406,8 +408,9 @@ impl Publisher<'_> {
                 new.iter().for_each(|header| state.headers.push(header));
                 drop(state);
                 // Of those that were fetched at once, the last stands for all.
-                events.extend(new.last().map(|header| {
-                    Event::BlockConnected { height: fork + new.len() as u32, header: *header }
+                events.extend(new.last().map(|header| Event::BlockConnected {
+                    height: fork + new.len() as u32,
+                    header: *header,
                 }));
                 self.send(events);
                 true

@@ -107,7 +107,9 @@ mod tests {
     fn proofs_equal_the_plain_tree() {
         let headers = chain(3 * PART as u32 + 5);
         let part = PART as u32;
-        for checkpoint in [0, 1, 2, 9, part - 1, part, part + 1, 2 * part - 1, 2 * part, 3 * part, 3 * part + 4] {
+        for checkpoint in
+            [0, 1, 2, 9, part - 1, part, part + 1, 2 * part - 1, 2 * part, 3 * part, 3 * part + 4]
+        {
             for height in [0, 1, checkpoint / 2, part - 1, part, checkpoint.saturating_sub(1), checkpoint] {
                 let proof = headers.proof(height, checkpoint);
                 if height > checkpoint {

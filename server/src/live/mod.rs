@@ -3,7 +3,7 @@
 //! - `state`: what is published: the last indexed block, all headers, the mempool; changed by one thread in one step;
 //! - `chain`: that thread: brings blocks, mempool and silent payments to the node's state and sends events;
 //! - `headers`, `merkle`: proofs;
-//! - `node`: answers;
+//! - `node`: answers; `cache`: what was read for them and may be asked for again;
 //! - `work`: how much of the indexing is done.
 //!
 //! # Order
@@ -13,6 +13,7 @@
 //! something can ask for it, and a transaction is never seen neither in a block nor in the mempool while it moves from one
 //! to the other.
 
+mod cache;
 mod chain;
 mod headers;
 mod merkle;

@@ -14,8 +14,9 @@ use tokio::sync::broadcast;
 use super::merkle;
 use super::state::LiveNode;
 use crate::node::{
-    Balance, ChainTip, ConfirmedTx, FeeBin, FeeMode, HeaderProof, History, MempoolInfo, MempoolTx, Node, NodeError,
-    Notice, OutpointStatus, PackageResult, Readiness, RecentTx, Result, ScriptHash, TxProof, Unspent,
+    Balance, ChainTip, ConfirmedTx, FeeBin, FeeMode, HeaderProof, History, MempoolInfo, MempoolTx, Node,
+    NodeError, Notice, OutpointStatus, PackageResult, Readiness, RecentTx, Result, ScriptHash, TxProof,
+    Unspent,
 };
 
 fn script(hash: ScriptHash) -> address::ScriptHash {
@@ -31,7 +32,9 @@ fn index_error(error: AddressError) -> NodeError {
 
 fn source_error(error: SourceError) -> NodeError {
     match error {
-        SourceError::UnknownBlock(hash) => NodeError::NotFound(format!("block {hash} isn't in the chain any more")),
+        SourceError::UnknownBlock(hash) => {
+            NodeError::NotFound(format!("block {hash} isn't in the chain any more"))
+        }
         other => NodeError::Daemon(format!("Bitcoin Core doesn't answer: {other}")),
     }
 }
@@ -68,16 +71,10 @@ impl LiveNode {
     /// The bytes of the transaction at a place of a block.
     fn confirmed(&self, view: &AddressView, txid: &Txid) -> Result<Option<Arc<[u8]>>> {
         let Some(place) = view.transaction_position(txid).map_err(index_error)? else { return Ok(None) };
-        if let Some(raw) = self.transactions.get(txid) {
-            return Ok(Some(raw));
-        }
-        let Some(at) = view.location(place.height, place.position).map_err(index_error)? else { return Ok(None) };
-        let raw: Arc<[u8]> = self
-            .daemon()?
-            .transaction_bytes(at.txid, at.block, at.offset, at.size)
-            .map_err(source_error)?
-            .into();
-        self.transactions.insert(*txid, Arc::clone(&raw));
+        let at = view.location(place.height, place.position).map_err(index_error)?;
+        let block = view.block(place.height).map_err(index_error)?;
+        let Some((at, block)) = at.zip(block) else { return Ok(None) };
+        let raw = self.cache.transactions.get(&at, block.size, self.daemon()?).map_err(source_error)?;
         Ok(Some(raw))
     }
 
@@ -131,12 +128,14 @@ impl Node for LiveNode {
         };
         let Some(view) = view else { return self.view().map(|_| History::default()) };
         let limit = self.max_history;
-        let confirmed = view.history(&hash, limit).map_err(index_error)?;
+        let read = || {
+            let entries = view.history(&hash, limit).map_err(index_error)?.into_iter();
+            Ok(entries.map(|entry| ConfirmedTx { txid: entry.txid, height: entry.height }).collect())
+        };
+        let confirmed = self.cache.confirmed(hash, view.tip().map(|(_, hash)| hash), read)?;
         if confirmed.len() + mempool.len() > limit {
             return Err(NodeError::TooLarge { limit });
         }
-        let confirmed =
-            confirmed.into_iter().map(|entry| ConfirmedTx { txid: entry.txid, height: entry.height }).collect();
         let mempool = mempool
             .into_iter()
             .map(|tx| MempoolTx { txid: tx.txid, fee: tx.fee, unconfirmed_parent: tx.unconfirmed_parent })
@@ -163,7 +162,8 @@ impl Node for LiveNode {
         let mut unspent: Vec<Unspent> =
             confirmed.filter(|output| state.mempool.spender(&output.outpoint).is_none()).collect();
         let known: HashSet<OutPoint> = unspent.iter().map(|output| output.outpoint).collect();
-        let mempool = state.mempool.unspent(&hash).into_iter().filter(|(outpoint, _)| !known.contains(outpoint));
+        let mempool =
+            state.mempool.unspent(&hash).into_iter().filter(|(outpoint, _)| !known.contains(outpoint));
         unspent.extend(mempool.map(|(outpoint, value)| Unspent { outpoint, height: 0, value }));
         Ok(unspent)
     }
@@ -188,7 +188,8 @@ impl Node for LiveNode {
         let mempool_height = |txid: &Txid| -i32::from(state.mempool.unconfirmed_parent(txid));
         let mempool_spender = state.mempool.spender(&outpoint).map(|(txid, _)| (txid, mempool_height(&txid)));
         let mempool_funder = state.mempool.get(&outpoint.txid).map(|entry| {
-            let transaction: std::result::Result<Transaction, _> = bitcoin::consensus::deserialize(entry.raw());
+            let transaction: std::result::Result<Transaction, _> =
+                bitcoin::consensus::deserialize(entry.raw());
             let outputs = transaction.map_or(0, |transaction| transaction.output.len());
             ((outpoint.vout as usize) < outputs, mempool_height(&outpoint.txid))
         });
@@ -253,7 +254,9 @@ impl Node for LiveNode {
             (Some(place), None) => place,
             (Some(place), Some(height)) if place.height == height => place,
             (_, Some(height)) => {
-                return Err(NodeError::NotFound(format!("no transaction {txid} in the block at height {height}")));
+                return Err(NodeError::NotFound(format!(
+                    "no transaction {txid} in the block at height {height}"
+                )));
             }
             (None, None) => return Err(NodeError::NotFound(format!("no transaction {txid} in a block"))),
         };
@@ -267,7 +270,8 @@ impl Node for LiveNode {
 
     fn transaction_at(&self, height: u32, position: u32, proof: bool) -> Result<(Txid, Vec<TxMerkleNode>)> {
         let view = self.view()?;
-        let missing = || NodeError::NotFound(format!("no transaction at position {position} of height {height}"));
+        let missing =
+            || NodeError::NotFound(format!("no transaction at position {position} of height {height}"));
         if !proof {
             let txid = view.txid_at(height, position).map_err(index_error)?;
             return Ok((txid.ok_or_else(missing)?, Vec::new()));
@@ -284,11 +288,11 @@ impl Node for LiveNode {
             FeeMode::Economical => Some("ECONOMICAL"),
         };
         let ask = || self.daemon()?.estimate_fee(target, name).map_err(call_error);
-        self.fees.estimate(target, mode, ask)
+        self.cache.fees.estimate(target, mode, ask)
     }
 
     fn mempool_info(&self) -> Result<MempoolInfo> {
-        let info = self.fees.info(|| self.daemon()?.mempool_info().map_err(call_error))?;
+        let info = self.cache.fees.info(|| self.daemon()?.mempool_info().map_err(call_error))?;
         Ok(MempoolInfo {
             min_fee: info.min_fee,
             min_relay_fee: info.min_relay_fee,

@@ -2,25 +2,20 @@
 
 use std::fmt;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bitcoin::{Network, Txid};
+use bitcoin::Network;
 use peregrine_index::address::AddressView;
 use peregrine_index::mempool::Mempool;
-use peregrine_index::source::{Daemon, MempoolInfo};
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use peregrine_index::source::Daemon;
 use tokio::sync::broadcast;
 
+use super::cache::Caches;
 use super::headers::Headers;
-use crate::node::{FeeMode, NodeError, Notice, Readiness};
+use crate::node::{NodeError, Notice, Readiness};
 
 /// Events that a receiver may be behind before it is told that it missed some.
 const EVENTS: usize = 4096;
-
-/// How long an answer of the node about fees is used again.
-const FEES_KEPT: Duration = Duration::from_secs(10);
 
 /// Chain, index, mempool and Bitcoin Core as one [`Node`](crate::node::Node). Made by [`start`](super::start).
 pub struct LiveNode {
@@ -35,9 +30,7 @@ pub struct LiveNode {
     /// How the node is called while it hasn't.
     pub(super) daemon_name: String,
     pub(super) events: broadcast::Sender<Notice>,
-    pub(super) fees: Fees,
-    /// Confirmed transactions that were asked for lately.
-    pub(super) transactions: Cache<Txid, Arc<[u8]>, Bytes>,
+    pub(super) cache: Caches,
     /// Wakes the thread that changes all this.
     pub(super) wake: Sender<()>,
 }
@@ -76,9 +69,7 @@ impl LiveNode {
             daemon: OnceLock::new(),
             daemon_name,
             events: broadcast::channel(EVENTS).0,
-            fees: Fees::default(),
-            // About 400 bytes for a usual transaction.
-            transactions: Cache::with_weighter((cache / 400) as usize, cache, Bytes),
+            cache: Caches::new(cache),
             wake,
         }
     }
@@ -109,58 +100,5 @@ impl LiveNode {
     pub(super) fn wake(&self) {
         // Nobody listens any more when the server is stopping.
         let _ = self.wake.send(());
-    }
-}
-
-/// What a cached transaction weighs.
-#[derive(Clone, Debug)]
-pub(super) struct Bytes;
-
-impl Weighter<Txid, Arc<[u8]>> for Bytes {
-    fn weight(&self, _: &Txid, raw: &Arc<[u8]>) -> u64 {
-        raw.len() as u64 + 100
-    }
-}
-
-/// The node's last answers about fees. A wallet asks for eight targets whenever it connects, and the node computes each
-/// anew.
-#[derive(Debug, Default)]
-pub(super) struct Fees {
-    estimates: Mutex<Vec<((u32, FeeMode), Instant, Option<u64>)>>,
-    info: Mutex<Option<(Instant, MempoolInfo)>>,
-}
-
-impl Fees {
-    /// The estimate for a target, asked with `ask` unless it is known.
-    pub(super) fn estimate(
-        &self,
-        target: u32,
-        mode: FeeMode,
-        ask: impl FnOnce() -> Result<Option<u64>, NodeError>,
-    ) -> Result<Option<u64>, NodeError> {
-        let key = (target, mode);
-        let mut known = self.estimates.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|(_, asked, _)| asked.elapsed() < FEES_KEPT);
-        if let Some((_, _, rate)) = known.iter().find(|(known, ..)| *known == key) {
-            return Ok(*rate);
-        }
-        drop(known);
-        let rate = ask()?;
-        self.estimates.lock().unwrap_or_else(PoisonError::into_inner).push((key, Instant::now(), rate));
-        Ok(rate)
-    }
-
-    /// What the mempool asks for, asked with `ask` unless it is known.
-    pub(super) fn info(
-        &self,
-        ask: impl FnOnce() -> Result<MempoolInfo, NodeError>,
-    ) -> Result<MempoolInfo, NodeError> {
-        let known = *self.info.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, info)) = known.filter(|(asked, _)| asked.elapsed() < FEES_KEPT) {
-            return Ok(info);
-        }
-        let info = ask()?;
-        *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), info));
-        Ok(info)
     }
 }

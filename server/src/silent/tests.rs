@@ -35,8 +35,7 @@ impl Fixture {
         let plan = Plan { blocks, reorg_depth: 8, seed: 7, transactions: 10, payment_every: 12 };
         let chain = SyntheticChain::generate(plan);
         let dir = tempfile::tempdir().unwrap();
-        let params =
-            IndexParams { segment_bits: 10, ..IndexParams::for_network(bitcoin::Network::Regtest) };
+        let params = IndexParams { segment_bits: 10, ..IndexParams::for_network(bitcoin::Network::Regtest) };
         let writer = TweakIndexWriter::create(dir.path(), &params).unwrap();
         let mut fixture = Self { dir, chain, writer };
         fixture.index(to);
@@ -302,7 +301,8 @@ fn a_short_scan_does_not_wait_for_a_long_one() {
     assert_eq!(confirmed(&scanned(&mut short)), fixture.planted(0, 890..=900));
     let told: Vec<Notification> = std::iter::from_fn(|| long.notifications.try_recv().ok()).collect();
     assert!(told.iter().all(|notification| notification.progress < 1.0), "the long one is not done yet");
-    let mut found: Vec<SilentPayment> = told.into_iter().flat_map(|notification| notification.found).collect();
+    let mut found: Vec<SilentPayment> =
+        told.into_iter().flat_map(|notification| notification.found).collect();
     found.extend(scanned(&mut long));
     assert_eq!(confirmed(&found), fixture.planted(1, 0..=900));
     service.stop();
@@ -346,8 +346,9 @@ fn blocks_and_reorganisations_after_the_scan_are_told() {
     service.update(Update { sequence: 3, tip: Some(fixture.tip()), fork: Some(292), ..Update::default() });
     service.settle(3);
     let replaced = fixture.planted(0, 293..=301);
-    let told: Vec<SilentPayment> =
-        std::iter::from_fn(|| subscription.notifications.try_recv().ok()).flat_map(|note| note.found).collect();
+    let told: Vec<SilentPayment> = std::iter::from_fn(|| subscription.notifications.try_recv().ok())
+        .flat_map(|note| note.found)
+        .collect();
     assert_eq!(confirmed(&told), replaced);
     // Only these blocks were asked for.
     silence(&mut range);
@@ -362,7 +363,8 @@ fn the_mempool_is_told_once() {
     let Some(wallet) = paid else { panic!("the seed plants a payment in the last block") };
     let rows = fixture.mempool_rows(300);
     let txids: Vec<Txid> = rows.iter().map(|row| row.txid).collect();
-    let expected: BTreeSet<Txid> = fixture.planted(wallet, 300..=300).into_iter().map(|(_, txid)| txid).collect();
+    let expected: BTreeSet<Txid> =
+        fixture.planted(wallet, 300..=300).into_iter().map(|(_, txid)| txid).collect();
     let unconfirmed = |found: &[SilentPayment]| -> BTreeSet<Txid> {
         found.iter().filter(|found| found.height.is_none()).map(|found| found.txid).collect()
     };

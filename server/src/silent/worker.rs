@@ -81,7 +81,10 @@ impl Worker {
         while !self.shared.stopping() {
             self.take_in();
             // Keys of a subscription that ended are not kept.
-            if ready.as_ref().is_some_and(|ready| ready.ids.iter().any(|id| !self.subscribers.contains_key(id))) {
+            if ready
+                .as_ref()
+                .is_some_and(|ready| ready.ids.iter().any(|id| !self.subscribers.contains_key(id)))
+            {
                 ready = None;
             }
             let work = AssertUnwindSafe(|| self.step(engine, &mut ready));
@@ -90,7 +93,9 @@ impl Worker {
                 Err(_) => {
                     // The panic hook has said where. Whoever was being scanned for must not believe that all is well.
                     tracing::error!("a scan failed in a way that nobody expected; its subscriptions end");
-                    let ids = ready.take().map_or_else(|| self.subscribers.keys().copied().collect(), |ready| ready.ids);
+                    let ids = ready
+                        .take()
+                        .map_or_else(|| self.subscribers.keys().copied().collect(), |ready| ready.ids);
                     ids.iter().for_each(|id| drop(self.subscribers.remove(id)));
                     Next::Slice
                 }
@@ -201,7 +206,9 @@ impl Worker {
             self.report(&snapshot, tip);
             return Ok(Next::Slice);
         };
-        let Some(range) = self.subscribers[&first].remaining().ranges().next() else { return Ok(Next::Slice) };
+        let Some(range) = self.subscribers[&first].remaining().ranges().next() else {
+            return Ok(Next::Slice);
+        };
         // The chosen one is among them, and then the oldest.
         let mut ids = vec![first];
         let fellows = self.subscribers.values().filter(|other| other.id != first);
@@ -275,7 +282,8 @@ impl Worker {
     fn cut(&self, snapshot: &Snapshot, range: RangeInclusive<u32>, keys: usize) -> RangeInclusive<u32> {
         let budget = self.rate * SLICE.as_secs_f64() / keys.max(1) as f64;
         let budget = (budget as u64).clamp(MIN_ROWS, MAX_ROWS);
-        let rows = |to: u32| snapshot.rows_of_heights(*range.start()..=to).map_or(0, |rows| rows.end - rows.start);
+        let rows =
+            |to: u32| snapshot.rows_of_heights(*range.start()..=to).map_or(0, |rows| rows.end - rows.start);
         let (mut fits, mut end) = (*range.start(), *range.end());
         while fits < end {
             let middle = fits + (end - fits).div_ceil(2);
@@ -328,7 +336,11 @@ impl Worker {
     }
 
     fn ids(&self, which: impl Fn(&Subscriber) -> bool) -> Vec<u64> {
-        self.subscribers.values().filter(|subscriber| which(subscriber)).map(|subscriber| subscriber.id).collect()
+        self.subscribers
+            .values()
+            .filter(|subscriber| which(subscriber))
+            .map(|subscriber| subscriber.id)
+            .collect()
     }
 
     /// What these transactions of the mempool hold for these subscriptions. `None` when the service is stopping.
@@ -360,11 +372,8 @@ impl Worker {
             let control = Control { cancel: &self.shared.stop, progress: &|_| {} };
             let matches = engine.scan(&targets, &[batch], control).ok()?;
             for found in matches {
-                let payment = SilentPayment {
-                    height: None,
-                    txid: rows[found.row as usize].txid,
-                    tweak: found.tweak.0,
-                };
+                let payment =
+                    SilentPayment { height: None, txid: rows[found.row as usize].txid, tweak: found.tweak.0 };
                 all.entry(ids[found.target]).or_default().push(payment);
             }
         }

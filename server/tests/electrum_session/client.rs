@@ -1,5 +1,7 @@
 //! A client that is as strict as Sparrow: where Sparrow hangs, loses a wallet or throws, this one panics.
 
+#![allow(dead_code, reason = "each test program uses a part")]
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -59,7 +59,10 @@ async fn node_client_command_shows_what_a_wallet_finds() {
     let txid = maker.pay(&[InputKind::TaprootKeyPath], &[(1, None)]);
     node.call("sendrawtransaction", json!([maker.raw_and_script(txid).0]));
     let event = live.event("found", |_| true);
-    assert_eq!((&event["height"], &event["txid"], &event["live"]), (&json!(0), &json!(txid.to_string()), &json!(true)));
+    assert_eq!(
+        (&event["height"], &event["txid"], &event["live"]),
+        (&json!(0), &json!(txid.to_string()), &json!(true))
+    );
     live.terminate();
     assert_eq!(live.exit_code(), Some(130));
 

@@ -73,7 +73,9 @@ async fn node_electrum_client_crate() {
         let histories = client.batch_script_get_history(list.iter().copied()).unwrap();
         let unspent = client.batch_script_list_unspent(list.iter().copied()).unwrap();
         let balances = client.batch_script_get_balance(list.iter().copied()).unwrap();
-        for (((known, history), unspent), balance) in scripts.values().zip(&histories).zip(&unspent).zip(&balances) {
+        for (((known, history), unspent), balance) in
+            scripts.values().zip(&histories).zip(&unspent).zip(&balances)
+        {
             let ours: Vec<(u32, Txid)> = history.iter().map(|tx| (tx.height as u32, tx.tx_hash)).collect();
             assert_eq!(ours, known.confirmed);
             assert_eq!(balance.confirmed, unspent.iter().map(|output| output.value).sum::<u64>());

@@ -53,9 +53,8 @@ async fn node_server_killed_under_load_opens_the_indexes_as_they_must_be() {
     let kills = kills();
     for kill in 0..kills {
         let stop = Arc::new(AtomicBool::new(false));
-        let loads: Vec<_> = (0..3)
-            .map(|_| tokio::spawn(load(served.tcp, Arc::clone(&scripts), Arc::clone(&stop))))
-            .collect();
+        let loads: Vec<_> =
+            (0..3).map(|_| tokio::spawn(load(served.tcp, Arc::clone(&scripts), Arc::clone(&stop)))).collect();
         // Blocks and reorganisations while it runs.
         for _ in 0..rng.random_range(1..4) {
             if rng.random_ratio(1, 4) {

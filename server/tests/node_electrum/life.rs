@@ -23,8 +23,7 @@ fn keys(wallet: &Wallet, start: Value) -> Value {
 /// Subscribes and collects everything up to the last word of the scan.
 async fn scan(client: &mut Client, wallet: &Wallet, start: Value) -> (Value, Vec<Value>) {
     let asked = Instant::now();
-    let object =
-        client.call("blockchain.silentpayments.subscribe", keys(wallet, start)).await.unwrap();
+    let object = client.call("blockchain.silentpayments.subscribe", keys(wallet, start)).await.unwrap();
     let replied = Instant::now();
     assert_eq!(object["address"], wallet.address(None).to_string());
     assert_eq!(object["labels"], json!([0]));
@@ -47,7 +46,8 @@ async fn scan(client: &mut Client, wallet: &Wallet, start: Value) -> (Value, Vec
 }
 
 fn txids(found: &[Value]) -> BTreeSet<(u64, String)> {
-    let item = |item: &Value| (item["height"].as_u64().unwrap(), item["tx_hash"].as_str().unwrap().to_owned());
+    let item =
+        |item: &Value| (item["height"].as_u64().unwrap(), item["tx_hash"].as_str().unwrap().to_owned());
     let set: BTreeSet<_> = found.iter().map(item).collect();
     assert_eq!(set.len(), found.len(), "told twice");
     set
@@ -99,8 +99,14 @@ async fn node_silent_payment_from_mempool_to_block_and_back() {
         println!("seen after {:?} ({})", sent.elapsed(), if args.is_empty() { "asking" } else { "messages" });
         assert_eq!(method, "silentpayments.subscribe", "silent payments are told before scripts");
         assert_eq!(note["progress"], 1.0);
-        assert_eq!((&note["history"][0]["tx_hash"], &note["history"][0]["height"]), (&json!(txid.to_string()), &json!(0)));
-        assert_eq!(sparrow.call("blockchain.transaction.get", json!([txid.to_string()])).await, Ok(json!(raw)));
+        assert_eq!(
+            (&note["history"][0]["tx_hash"], &note["history"][0]["height"]),
+            (&json!(txid.to_string()), &json!(0))
+        );
+        assert_eq!(
+            sparrow.call("blockchain.transaction.get", json!([txid.to_string()])).await,
+            Ok(json!(raw))
+        );
         let (method, note) = sparrow.note().await;
         let unconfirmed = note[1].clone();
         assert_eq!((&*method, &note[0]), ("scripthash.subscribe", &json!(hash(&script))));
@@ -121,10 +127,13 @@ async fn node_silent_payment_from_mempool_to_block_and_back() {
         node.invalidate(block);
         let (others, note) = note_of(&mut sparrow, "headers.subscribe").await;
         assert_eq!(note[0]["height"], json!(before));
-        let mut told: Vec<Value> = others.iter().map(|(method, note)| {
-            assert_eq!(method, "scripthash.subscribe", "nothing new for silent payments");
-            note[1].clone()
-        }).collect();
+        let mut told: Vec<Value> = others
+            .iter()
+            .map(|(method, note)| {
+                assert_eq!(method, "scripthash.subscribe", "nothing new for silent payments");
+                note[1].clone()
+            })
+            .collect();
         while told.last() != Some(&unconfirmed) {
             let (_, note) = note_of(&mut sparrow, "scripthash.subscribe").await;
             told.push(note[1].clone());
@@ -143,7 +152,8 @@ async fn node_silent_payment_from_mempool_to_block_and_back() {
         let (_, found) = scan(&mut sparrow, &clone(&maker, 0), json!(0)).await;
         assert_eq!(txids(&found), planted(&maker, 0));
         let mut other = Client::greet(served.tcp, "1.6").await;
-        let (object, found) = scan(&mut other, &clone(&maker, 0), json!(format!("{}-{}", before + 1, before + 1))).await;
+        let (object, found) =
+            scan(&mut other, &clone(&maker, 0), json!(format!("{}-{}", before + 1, before + 1))).await;
         assert_eq!(object["start_height"], before + 1);
         assert!(txids(&found).contains(&((before + 1).into(), txid.to_string())));
         assert!(txids(&found).iter().all(|(height, _)| *height == u64::from(before + 1)));

@@ -20,11 +20,14 @@ pub(crate) struct Script {
 impl Script {
     /// The history as protocol 1.4 has it.
     pub(crate) fn history(&self) -> Value {
-        let confirmed =
-            self.confirmed.iter().map(|(height, txid)| json!({ "tx_hash": txid.to_string(), "height": height }));
-        let mempool = self.mempool.iter().map(
-            |(height, txid, fee)| json!({ "tx_hash": txid.to_string(), "height": height, "fee": fee }),
-        );
+        let confirmed = self
+            .confirmed
+            .iter()
+            .map(|(height, txid)| json!({ "tx_hash": txid.to_string(), "height": height }));
+        let mempool = self
+            .mempool
+            .iter()
+            .map(|(height, txid, fee)| json!({ "tx_hash": txid.to_string(), "height": height, "fee": fee }));
         confirmed.chain(mempool).collect()
     }
 
@@ -36,7 +39,11 @@ impl Script {
         for (height, txid, _) in &self.mempool {
             text += &format!("{txid}:{height}:");
         }
-        if text.is_empty() { Value::Null } else { sha256::Hash::hash(text.as_bytes()).to_byte_array().to_lower_hex_string().into() }
+        if text.is_empty() {
+            Value::Null
+        } else {
+            sha256::Hash::hash(text.as_bytes()).to_byte_array().to_lower_hex_string().into()
+        }
     }
 }
 

@@ -20,10 +20,14 @@ async fn compare(client: &mut Client, node: &TestNode) {
         let hash = json!([hash(script)]);
         let history = client.call("blockchain.scripthash.get_history", hash.clone()).await.unwrap();
         assert_eq!(history, known.history(), "bug classes 2 to 4: history of {script}");
-        assert_eq!(client.call("blockchain.scripthash.subscribe", hash.clone()).await.unwrap(), known.status());
+        assert_eq!(
+            client.call("blockchain.scripthash.subscribe", hash.clone()).await.unwrap(),
+            known.status()
+        );
         let unspent = client.call("blockchain.scripthash.listunspent", hash.clone()).await.unwrap();
         let balance = client.call("blockchain.scripthash.get_balance", hash.clone()).await.unwrap();
-        let sum: u64 = unspent.as_array().unwrap().iter().map(|output| output["value"].as_u64().unwrap()).sum();
+        let sum: u64 =
+            unspent.as_array().unwrap().iter().map(|output| output["value"].as_u64().unwrap()).sum();
         let balance = balance["confirmed"].as_i64().unwrap() + balance["unconfirmed"].as_i64().unwrap();
         assert_eq!(balance, sum as i64, "bug class 5: balance of {script}");
         for output in unspent.as_array().unwrap() {

@@ -11,8 +11,8 @@ use bitcoin::consensus::encode::serialize_hex;
 use bitcoin::hashes::{Hash, sha256};
 use bitcoin::script::Builder;
 use bitcoin::{
-    Amount, Block, BlockHash, CompactTarget, Network, OutPoint, ScriptBuf, Sequence, Transaction, TxIn, TxOut,
-    Witness, opcodes, transaction,
+    Amount, Block, BlockHash, CompactTarget, Network, OutPoint, ScriptBuf, Sequence, Transaction, TxIn,
+    TxOut, Witness, opcodes, transaction,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -208,7 +208,10 @@ impl Chain {
             node.submit(&block)?;
             if number % 50 == 49 {
                 let rate = f64::from(number + 1) * f64::from(PER_BLOCK) / started.elapsed().as_secs_f64();
-                eprintln!("{:.0} %, {rate:.0} transactions/s", 100.0 * f64::from(number + 1) / f64::from(blocks));
+                eprintln!(
+                    "{:.0} %, {rate:.0} transactions/s",
+                    100.0 * f64::from(number + 1) / f64::from(blocks)
+                );
             }
         }
         let mut text = String::new();

@@ -51,12 +51,20 @@ impl Client {
             if replies.len() != params.len() || replies[0]["id"] != first {
                 bail!("{method}: {} replies to {} requests", replies.len(), params.len());
             }
-            return replies.iter_mut().map(|reply| result(reply).with_context(|| method.to_owned())).collect();
+            return replies
+                .iter_mut()
+                .map(|reply| result(reply).with_context(|| method.to_owned()))
+                .collect();
         }
     }
 
     /// All of it in batches of a size.
-    pub(crate) fn pages(&mut self, method: &str, params: &[Value], page: usize) -> anyhow::Result<Vec<Value>> {
+    pub(crate) fn pages(
+        &mut self,
+        method: &str,
+        params: &[Value],
+        page: usize,
+    ) -> anyhow::Result<Vec<Value>> {
         let mut all = Vec::with_capacity(params.len());
         for part in params.chunks(page) {
             all.extend(self.batch(method, part)?);

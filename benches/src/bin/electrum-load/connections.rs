@@ -47,7 +47,8 @@ impl Connection {
     async fn open(server: &str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
-        let mut connection = Self { stream: BufReader::with_capacity(4096, stream), next_id: 1, line: String::new() };
+        let mut connection =
+            Self { stream: BufReader::with_capacity(4096, stream), next_id: 1, line: String::new() };
         connection.call("server.version", &json!(["electrum-load", "1.4"])).await?;
         connection.call("blockchain.headers.subscribe", &json!([])).await?;
         Ok(connection)
@@ -85,7 +86,8 @@ impl Connections {
     }
 
     async fn hold(self) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(&self.wallet).with_context(|| self.wallet.display().to_string())?;
+        let text =
+            std::fs::read_to_string(&self.wallet).with_context(|| self.wallet.display().to_string())?;
         let hashes: Arc<Vec<String>> = Arc::new(text.lines().map(str::to_owned).collect());
         // So that what the server allocates once isn't counted for the connections.
         let mut first = Connection::open(&self.server).await?;
@@ -110,7 +112,8 @@ impl Connections {
         let tasks: Vec<_> = (0..self.busy)
             .map(|number| {
                 let (server, hashes) = (self.server.clone(), Arc::clone(&hashes));
-                let (requests, stop, slowest) = (Arc::clone(&requests), Arc::clone(&stop), Arc::clone(&slowest));
+                let (requests, stop, slowest) =
+                    (Arc::clone(&requests), Arc::clone(&stop), Arc::clone(&slowest));
                 tokio::spawn(async move {
                     let mut connection = Connection::open(&server).await?;
                     let mut at = number * 17;

@@ -41,7 +41,9 @@ fn wait(server: &str, height: u64, patience: Duration) -> anyhow::Result<()> {
         };
         match ask() {
             Ok(theirs) if theirs >= height => return Ok(()),
-            other if started.elapsed() > patience => bail!("{server} doesn't come to height {height}: {other:?}"),
+            other if started.elapsed() > patience => {
+                bail!("{server} doesn't come to height {height}: {other:?}")
+            }
             _ => std::thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -120,7 +122,8 @@ fn refresh(server: &str, hashes: &[String]) -> anyhow::Result<(Vec<Value>, Vec<V
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(&self.wallet).with_context(|| self.wallet.display().to_string())?;
+        let text =
+            std::fs::read_to_string(&self.wallet).with_context(|| self.wallet.display().to_string())?;
         let hashes: Vec<String> = text.lines().map(str::to_owned).collect();
         let servers: Vec<(String, String)> = self
             .servers

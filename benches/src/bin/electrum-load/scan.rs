@@ -71,7 +71,11 @@ impl Scan {
             many = many.min(self.together(self.clients)?);
         }
         let alone = one * self.clients as f64;
-        println!("one client {one:.2} s, {} clients {many:.2} s: {:.3} of {alone:.1} s", self.clients, many / alone);
+        println!(
+            "one client {one:.2} s, {} clients {many:.2} s: {:.3} of {alone:.1} s",
+            self.clients,
+            many / alone
+        );
         Ok(())
     }
 }

@@ -136,7 +136,8 @@ impl Client {
         let result = self.converse(settings, &mut connection, &target, interrupted);
         if interrupted.load(Ordering::Relaxed) {
             // What the server answers doesn't matter any more.
-            let _ = connection.send("blockchain.silentpayments.unsubscribe", &secret_params(&scan, &spend, ""));
+            let _ =
+                connection.send("blockchain.silentpayments.unsubscribe", &secret_params(&scan, &spend, ""));
             return Ok(super::interrupted());
         }
         result.map(|()| ExitCode::SUCCESS)
@@ -150,17 +151,25 @@ impl Client {
         interrupted: &AtomicBool,
     ) -> anyhow::Result<()> {
         let name = concat!("peregrine ", env!("CARGO_PKG_VERSION"));
-        let version = connection.call("server.version", &json!([name, ["1.4", "1.6"]]).to_string(), interrupted)?;
+        let version =
+            connection.call("server.version", &json!([name, ["1.4", "1.6"]]).to_string(), interrupted)?;
         let features = connection.call("server.features", "[]", interrupted)?;
-        let genesis = bitcoin::constants::genesis_block(settings.network().network()).block_hash().to_string();
+        let genesis =
+            bitcoin::constants::genesis_block(settings.network().network()).block_hash().to_string();
         if features["genesis_hash"].as_str().is_some_and(|theirs| theirs != genesis) {
             bail!("the server is on another network than {}; give --network", settings.network());
         }
-        if !features["silent_payments"].as_array().is_some_and(|list| list.iter().any(|version| *version == 0)) {
-            bail!("the server doesn't serve silent payments (its features don't have \"silent_payments\":[0])");
+        if !features["silent_payments"]
+            .as_array()
+            .is_some_and(|list| list.iter().any(|version| *version == 0))
+        {
+            bail!(
+                "the server doesn't serve silent payments (its features don't have \"silent_payments\":[0])"
+            );
         }
         let (scan, spend) = (target.scan_key(), target.spend_key());
-        let labels: Vec<u32> = target.labels().iter().map(Label::m).filter(|label| *label != Label::CHANGE).collect();
+        let labels: Vec<u32> =
+            target.labels().iter().map(Label::m).filter(|label| *label != Label::CHANGE).collect();
         let rest = format!(",{},{}", self.start.0, json!(labels));
         let started = Instant::now();
         let subscribe = "blockchain.silentpayments.subscribe";

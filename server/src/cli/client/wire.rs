@@ -117,9 +117,15 @@ impl Connection {
         self.next_id += 1;
         // As Sparrow writes it. One allocation of the right size, which is wiped: there may be a key in it.
         let mut line = Zeroizing::new(String::with_capacity(params.len() + method.len() + 96));
-        for part in
-            ["{\"jsonrpc\":\"2.0\",\"method\":\"", method, "\",\"params\":", params, ",\"id\":", &id.to_string(), "}\n"]
-        {
+        for part in [
+            "{\"jsonrpc\":\"2.0\",\"method\":\"",
+            method,
+            "\",\"params\":",
+            params,
+            ",\"id\":",
+            &id.to_string(),
+            "}\n",
+        ] {
             line.push_str(part);
         }
         self.stream.write_all(line.as_bytes())?;
@@ -179,7 +185,9 @@ impl Connection {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.received.drain(..=end).collect();
-                return serde_json::from_slice(&line).map(Some).context("the server sent a line that isn't JSON");
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .context("the server sent a line that isn't JSON");
             }
             if self.received.len() > MAX_LINE {
                 bail!("the server sent a line of more than {} MiB", MAX_LINE >> 20);
