@@ -271,7 +271,7 @@ fn node_daemon_answers_like_the_node() {
     let transaction = spend(&followed.coins[..1], &[COIN - 1_000], 0xffff_fffd);
     let txid = transaction.compute_txid();
     let raw = serialize(&transaction);
-    assert_eq!(daemon.test_accept(&[raw.clone()]).unwrap()[0]["allowed"], Value::Bool(true));
+    assert_eq!(daemon.test_accept(std::slice::from_ref(&raw)).unwrap()[0]["allowed"], Value::Bool(true));
     assert_eq!(daemon.send(&raw).unwrap(), txid);
     assert_eq!(daemon.send(&raw).unwrap(), txid, "sending again is no error");
     let gone = spend(&followed.coins[1..2], &[1], 0).compute_txid();

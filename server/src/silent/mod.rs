@@ -1,4 +1,4 @@
-//! Scans for wallets: [`SilentPayments`](crate::node::SilentPayments) over the tweak index.
+//! Scans for wallets: [`SilentPayments`] over the tweak index.
 //!
 //! One thread does all scanning, in slices of about a tenth of a second on all of the engine's threads. Each slice is a
 //! range of blocks and the keys of all subscriptions that still have to look at it, so that scans over overlapping ranges

@@ -17,3 +17,4 @@ mod life;
 mod naive;
 mod reorganised;
 mod served;
+mod wallet;
