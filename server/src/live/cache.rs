@@ -16,10 +16,6 @@ use crate::node::{ConfirmedTx, FeeMode, NodeError};
 /// How long an answer of the node about fees is used again.
 const FEES_KEPT: Duration = Duration::from_secs(10);
 
-/// A whole block is read instead of single transactions once that would have been as cheap: a request for a transaction
-/// takes about as long as so many bytes of a block.
-const BYTES_PER_REQUEST: u32 = 200_000;
-
 /// Blocks of which is counted how often single transactions were read.
 const COUNTED: usize = 10_000;
 
@@ -101,16 +97,11 @@ impl Transactions {
         }
     }
 
-    /// The bytes of a transaction of a block of so many bytes.
+    /// The bytes of a transaction of a block.
     ///
-    /// A large wallet asks for thousands of transactions, many of them of the same blocks. Each request costs the node and
-    /// us more than the transaction's bytes, so that from some number on the block is read as a whole.
-    pub(super) fn get(
-        &self,
-        at: &TxLocation,
-        block_size: u32,
-        daemon: &Daemon,
-    ) -> Result<Arc<[u8]>, SourceError> {
+    /// A large wallet asks for thousands of transactions, some of them of the same blocks. A node that can't read a part of
+    /// a block reads all of it for each of them; from such a node the block is read as a whole with the second one.
+    pub(super) fn get(&self, at: &TxLocation, daemon: &Daemon) -> Result<Arc<[u8]>, SourceError> {
         if let Some(raw) = self.single.get(&at.txid) {
             return Ok(raw);
         }
@@ -118,9 +109,10 @@ impl Transactions {
             Some(block) => part(&block, at)?,
             None => {
                 let fresh = || Ok::<_, SourceError>(Arc::default());
-                let reads = self.reads.get_or_insert_with(&at.block, fresh)?.fetch_add(1, Ordering::Relaxed);
-                let worthwhile = if daemon.reads_parts() { block_size / BYTES_PER_REQUEST } else { 1 };
-                if reads > worthwhile {
+                let reads = self.reads.get_or_insert_with(&at.block, fresh)?;
+                if !daemon.reads_parts() && reads.fetch_add(1, Ordering::Relaxed) > 0 {
+                    // It may be put out of the cache again; then it has to be worth it anew.
+                    reads.store(0, Ordering::Relaxed);
                     let block: Arc<[u8]> = daemon.block_bytes(at.block)?.into();
                     let raw = part(&block, at)?;
                     self.blocks.insert(at.block, block);

@@ -72,9 +72,8 @@ impl LiveNode {
     fn confirmed(&self, view: &AddressView, txid: &Txid) -> Result<Option<Arc<[u8]>>> {
         let Some(place) = view.transaction_position(txid).map_err(index_error)? else { return Ok(None) };
         let at = view.location(place.height, place.position).map_err(index_error)?;
-        let block = view.block(place.height).map_err(index_error)?;
-        let Some((at, block)) = at.zip(block) else { return Ok(None) };
-        let raw = self.cache.transactions.get(&at, block.size, self.daemon()?).map_err(source_error)?;
+        let Some(at) = at else { return Ok(None) };
+        let raw = self.cache.transactions.get(&at, self.daemon()?).map_err(source_error)?;
         Ok(Some(raw))
     }
 
