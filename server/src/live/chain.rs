@@ -499,14 +499,15 @@ impl Publisher<'_> {
             self.node.set_readiness(Readiness::Ready);
         }
 
+        // Scripts first: a receiver may look between two events, and is to tell of scripts before it tells of the tip.
         match touched {
             Some(mut touched) => {
                 touched.extend(changes.touched.iter().map(|script| ScriptHash(script.0)));
                 if !touched.is_empty() {
-                    events.push(Event::ScriptHashesTouched(touched.into_iter().collect()));
+                    events.insert(0, Event::ScriptHashesTouched(touched.into_iter().collect()));
                 }
             }
-            None => events.push(Event::EverythingTouched),
+            None => events.insert(0, Event::EverythingTouched),
         }
         if !changes.added_txids.is_empty() || !changes.removed.is_empty() || !confirmed.is_empty() {
             events.push(Event::MempoolChanged);
