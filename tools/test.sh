@@ -41,7 +41,7 @@ cargo test --workspace --locked 2>&1 | tee "$log"
 
 node_tests=$(grep -cE '^test ([a-z0-9_]+::)*node_[a-z0-9_]+ \.\.\. ok$' "$log" || true)
 skipped=$(grep -c '^SKIPPED' "$log" || true)
-step "all tests passed; $node_tests node tests ran against $version; $skipped checks were skipped for want of fixtures"
+step "all tests passed; $node_tests node tests ran against $version; $skipped checks were skipped (see SKIPPED above)"
 if [ "$node_tests" -eq 0 ]; then
   echo "no node test ran, which can't be right" >&2
   exit 1

@@ -63,17 +63,21 @@ impl BlockRows {
     fn push(&mut self, position: u32, transaction: &Transaction, tweak: &Tweak) {
         let before = self.outputs.len();
         let mut max_value = 0;
-        for output in &transaction.output {
-            if let Some(key) = taproot_key(&output.script_pubkey) {
-                let mut prefix = [0; 8];
-                prefix.copy_from_slice(&key[..8]);
-                self.outputs.push(prefix);
-                max_value = max_value.max(output.value.to_sat());
-            }
+        for (prefix, value) in taproot_outputs(transaction) {
+            self.outputs.push(prefix);
+            max_value = max_value.max(value);
         }
         self.points.push(tweak.to_row());
         self.txids.push(transaction.compute_txid().to_byte_array());
         self.meta.push(RowMeta { position, max_value });
         self.output_counts.push((self.outputs.len() - before) as u32);
     }
+}
+
+/// What the index keeps of each taproot output: the first 8 bytes of its x-only key; and its value in satoshi.
+pub(crate) fn taproot_outputs(transaction: &Transaction) -> impl Iterator<Item = ([u8; 8], u64)> + '_ {
+    transaction.output.iter().filter_map(|output| {
+        let key = taproot_key(&output.script_pubkey)?;
+        Some((*key.first_chunk()?, output.value.to_sat()))
+    })
 }

@@ -53,3 +53,28 @@ impl FromStr for ScriptHash {
         Ok(Self(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bitcoin::ScriptBuf;
+
+    use super::*;
+
+    /// The genesis block's key, as in the protocol's documentation. Bug class 25: byte order of script hashes.
+    #[test]
+    fn the_text_is_reversed() {
+        let script = ScriptBuf::from_hex("76a91462e907b15cbf27d5425399ebf6f0fb50ebb88f1888ac").unwrap();
+        let text = "8b01df4e368ea28f8dc0423bcf7a4923e3a12d307c875e47a0cfbf90b5c39161";
+        let hash = ScriptHash::of(&script);
+        assert_eq!(hash.to_string(), text);
+        assert_eq!(text.parse(), Ok(hash));
+        assert_eq!(hash.0[0], 0x61);
+    }
+
+    #[test]
+    fn refuses_what_is_no_hash() {
+        for text in ["", "8b", &"8b".repeat(33), &"zz".repeat(32), &format!("{}é", "8".repeat(62))] {
+            assert_eq!(text.parse::<ScriptHash>(), Err(ParseScriptHashError), "{text}");
+        }
+    }
+}

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bitcoin::consensus::encode::serialize;
 use bitcoin::{OutPoint, Transaction, TxOut, Txid};
 use peregrine_scanner::Tweak;
-use peregrine_scanner::tweak::taproot_key;
 
 use crate::address::ScriptHash;
+use crate::rows::taproot_outputs;
 
 /// A transaction of the mempool that may hold a silent payment, as a row to scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,14 +61,10 @@ impl MempoolEntry {
             script: ScriptHash::of(&prevout.script_pubkey),
             value: prevout.value.to_sat(),
         });
-        let prefix = |output: &TxOut| {
-            let key = taproot_key(&output.script_pubkey)?;
-            key.first_chunk().copied()
-        };
         let row = tweak.map(|tweak| MempoolRow {
             txid,
             point: tweak.to_row(),
-            outputs: transaction.output.iter().filter_map(prefix).collect(),
+            outputs: taproot_outputs(transaction).map(|(prefix, _)| prefix).collect(),
         });
         Some(Self {
             txid,

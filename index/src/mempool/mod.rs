@@ -169,11 +169,6 @@ impl Mempool {
             .collect()
     }
 
-    /// All transactions that may hold a silent payment.
-    pub fn rows(&self) -> impl Iterator<Item = &MempoolRow> {
-        self.entries.values().filter_map(MempoolEntry::row)
-    }
-
     /// Takes in what happened: first `confirmed`, the transactions of blocks that came in the same step, leave; then what
     /// left otherwise; then what came. What contradicts something that came goes with its descendants: it was replaced.
     pub fn apply(&mut self, update: Update, confirmed: &[Txid]) -> Changes {

@@ -57,7 +57,7 @@ impl From<RpcError> for CallError {
 pub type CallResult<T> = Result<T, CallError>;
 
 /// What the mempool asks for, in satoshi per 1000 virtual bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MempoolInfo {
     /// The least that gets in now.
     pub min_fee: u64,
@@ -126,11 +126,6 @@ impl Daemon {
         let rest = (config.kind != NodeKind::Rpc && rest.hash_at(0).is_ok_and(|hash| hash.is_some()))
             .then_some(rest);
         Ok(Self { rpc, parts: AtomicBool::new(rest.is_some()), rest })
-    }
-
-    /// For people: what this is and where, without secrets.
-    pub fn describe(&self) -> String {
-        self.rpc.describe()
     }
 
     /// Host of the node, without the port.

@@ -97,14 +97,16 @@ impl Transactions {
         }
     }
 
-    /// The bytes of a transaction of a block.
+    /// A transaction that was read lately.
+    pub(super) fn known(&self, txid: &Txid) -> Option<Arc<[u8]>> {
+        self.single.get(txid)
+    }
+
+    /// Reads a transaction of a block.
     ///
     /// A large wallet asks for thousands of transactions, some of them of the same blocks. A node that can't read a part of
     /// a block reads all of it for each of them; from such a node the block is read as a whole with the second one.
-    pub(super) fn get(&self, at: &TxLocation, daemon: &Daemon) -> Result<Arc<[u8]>, SourceError> {
-        if let Some(raw) = self.single.get(&at.txid) {
-            return Ok(raw);
-        }
+    pub(super) fn read(&self, at: &TxLocation, daemon: &Daemon) -> Result<Arc<[u8]>, SourceError> {
         let raw: Arc<[u8]> = match self.blocks.get(&at.block) {
             Some(block) => part(&block, at)?,
             None => {

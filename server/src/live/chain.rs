@@ -22,6 +22,7 @@ use peregrine_index::store::{TweakIndexWriter, TweakReader};
 use peregrine_scanner::batch::TweakMethod;
 use tokio::sync::oneshot;
 
+use super::headers::Headers;
 use super::state::LiveNode;
 use super::work;
 use crate::node::{Event, Notice, Readiness, ScriptHash};
@@ -214,14 +215,12 @@ const LOADED: u64 = 1;
 
 /// What the index has already needn't be fetched. Clients may be connected, so it is an event.
 fn load_headers(node: &LiveNode, view: &AddressView) -> Result<(), AddressError> {
+    let mut headers = Headers::new(node.network);
     for header in view.headers(1) {
-        let (_, header) = header?;
-        node.write().headers.push(&header);
+        headers.push(&header?.1);
     }
-    let (height, header) = {
-        let headers = &node.read().headers;
-        (headers.tip(), headers.last())
-    };
+    let (height, header) = (headers.tip(), headers.last());
+    node.write().headers = headers;
     // An error means that nobody listens, which is no error.
     let _ = node.events.send(Notice { sequence: LOADED, event: Event::BlockConnected { height, header } });
     Ok(())
@@ -502,7 +501,7 @@ impl Publisher<'_> {
         // Scripts first: a receiver may look between two events, and is to tell of scripts before it tells of the tip.
         match touched {
             Some(mut touched) => {
-                touched.extend(changes.touched.iter().map(|script| ScriptHash(script.0)));
+                touched.extend(&changes.touched);
                 if !touched.is_empty() {
                     events.insert(0, Event::ScriptHashesTouched(touched.into_iter().collect()));
                 }
@@ -594,7 +593,7 @@ fn touch(
     let Some(view) = view else { return Ok(()) };
     let scripts = view.touched(height)?;
     *touched = touched.take().zip(scripts).map(|(mut touched, scripts)| {
-        touched.extend(scripts.into_iter().map(|script| ScriptHash(script.0)));
+        touched.extend(scripts);
         touched
     });
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bitcoin::block::Header;
 use bitcoin::hashes::Hash;
 use bitcoin::{Network, OutPoint, Transaction, TxMerkleNode, Txid};
-use peregrine_index::address::{self, AddressError, AddressView};
+use peregrine_index::address::{AddressError, AddressView};
 use peregrine_index::source::{CallError, SourceError};
 use serde_json::Value;
 use tokio::sync::broadcast;
@@ -18,10 +18,6 @@ use crate::node::{
     NodeError, Notice, OutpointStatus, PackageResult, Readiness, RecentTx, Result, ScriptHash, TxProof,
     Unspent,
 };
-
-fn script(hash: ScriptHash) -> address::ScriptHash {
-    address::ScriptHash(hash.0)
-}
 
 fn index_error(error: AddressError) -> NodeError {
     match error {
@@ -71,9 +67,12 @@ impl LiveNode {
     /// The bytes of the transaction at a place of a block.
     fn confirmed(&self, view: &AddressView, txid: &Txid) -> Result<Option<Arc<[u8]>>> {
         let Some(place) = view.transaction_position(txid).map_err(index_error)? else { return Ok(None) };
+        if let Some(raw) = self.cache.transactions.known(txid) {
+            return Ok(Some(raw));
+        }
         let at = view.location(place.height, place.position).map_err(index_error)?;
         let Some(at) = at else { return Ok(None) };
-        let raw = self.cache.transactions.get(&at, self.daemon()?).map_err(source_error)?;
+        let raw = self.cache.transactions.read(&at, self.daemon()?).map_err(source_error)?;
         Ok(Some(raw))
     }
 
@@ -120,7 +119,6 @@ impl Node for LiveNode {
     }
 
     fn history(&self, hash: ScriptHash) -> Result<History> {
-        let hash = script(hash);
         let (view, mempool) = {
             let state = self.read();
             (state.view.clone(), state.mempool.history(&hash))
@@ -143,7 +141,6 @@ impl Node for LiveNode {
     }
 
     fn unspent(&self, hash: ScriptHash) -> Result<Vec<Unspent>> {
-        let hash = script(hash);
         let view = self.view()?;
         let confirmed = view.unspent(&hash, self.max_history).map_err(index_error)?;
         let state = self.read();
@@ -151,7 +148,7 @@ impl Node for LiveNode {
         let same = state.view.as_ref().is_some_and(|now| now.tip() == view.tip());
         if !same {
             drop(state);
-            return self.unspent(ScriptHash(hash.0));
+            return self.unspent(hash);
         }
         let confirmed = confirmed.into_iter().map(|output| Unspent {
             outpoint: OutPoint { txid: output.txid, vout: output.vout },
@@ -168,7 +165,6 @@ impl Node for LiveNode {
     }
 
     fn balance(&self, hash: ScriptHash) -> Result<Balance> {
-        let hash = script(hash);
         let (view, unconfirmed) = {
             let state = self.read();
             (state.view.clone(), state.mempool.balance(&hash))
@@ -291,12 +287,7 @@ impl Node for LiveNode {
     }
 
     fn mempool_info(&self) -> Result<MempoolInfo> {
-        let info = self.cache.fees.info(|| self.daemon()?.mempool_info().map_err(call_error))?;
-        Ok(MempoolInfo {
-            min_fee: info.min_fee,
-            min_relay_fee: info.min_relay_fee,
-            incremental_relay_fee: info.incremental_relay_fee,
-        })
+        self.cache.fees.info(|| self.daemon()?.mempool_info().map_err(call_error))
     }
 
     fn fee_histogram(&self) -> Result<Vec<FeeBin>> {
@@ -305,9 +296,7 @@ impl Node for LiveNode {
     }
 
     fn recent(&self) -> Result<Vec<RecentTx>> {
-        let state = self.read();
-        let recent = state.mempool.recent().into_iter();
-        Ok(recent.map(|tx| RecentTx { txid: tx.txid, fee: tx.fee, vsize: tx.vsize }).collect())
+        Ok(self.read().mempool.recent())
     }
 
     fn broadcast(&self, raw: &[u8]) -> Result<Txid> {

@@ -8,7 +8,6 @@
 
 mod error;
 mod history;
-mod script_hash;
 mod silent;
 
 use std::sync::Arc;
@@ -19,7 +18,9 @@ use tokio::sync::broadcast;
 
 pub use error::{NodeError, Readiness};
 pub use history::{ConfirmedTx, History, MempoolTx};
-pub use script_hash::{NotAScriptHash, ScriptHash};
+pub use peregrine_index::address::ScriptHash;
+pub use peregrine_index::mempool::RecentTx;
+pub use peregrine_index::source::MempoolInfo;
 pub use silent::{
     Notification, ScanRequest, SilentPayment, SilentPayments, Start, Subscription, address, address_network,
 };
@@ -97,34 +98,12 @@ pub enum FeeMode {
     Economical,
 }
 
-/// What the mempool asks for, in satoshi per 1000 virtual bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MempoolInfo {
-    /// The least that gets into the mempool now.
-    pub min_fee: u64,
-    /// The least that is ever relayed.
-    pub min_relay_fee: u64,
-    /// What a replacement must add.
-    pub incremental_relay_fee: u64,
-}
-
 /// A range of the mempool's fee histogram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FeeBin {
     /// The lowest rate in it, in satoshi per virtual byte.
     pub rate: f64,
     /// Virtual bytes of the transactions in it.
-    pub vsize: u64,
-}
-
-/// A transaction that just came into the mempool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecentTx {
-    /// Its id.
-    pub txid: Txid,
-    /// What it pays, in satoshi.
-    pub fee: u64,
-    /// Its size.
     pub vsize: u64,
 }
 

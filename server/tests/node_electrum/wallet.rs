@@ -112,7 +112,7 @@ async fn node_electrum_wallet_of_debian() {
         let (wallet, seed) = Wallet::new(tcp, None);
         wallet.until(&["getinfo"], |info| info["connected"] == true && info["blockchain_height"] == 5);
         let address = wallet.run(&["getunusedaddress"]);
-        let coinbase = node.generate_to_address(1, address.as_str().unwrap())[0];
+        node.generate_to_address(1, address.as_str().unwrap());
         wallet.until(&["getbalance"], |balance| balance["unmatured"] == "50" || balance["confirmed"] == "50");
         node.generate_to_descriptor(100, crate::chain::ANYONE);
         wallet.until(&["getbalance"], |balance| {
@@ -159,7 +159,6 @@ async fn node_electrum_wallet_of_debian() {
             restored.until(&["getbalance"], |balance| balance["confirmed"] == "47.9998")["confirmed"],
             "47.9998"
         );
-        let _ = coinbase;
     });
     served.stop();
 }

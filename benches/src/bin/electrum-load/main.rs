@@ -3,7 +3,8 @@
 //! - `chain` makes a regtest chain with a wallet in it, always the same one;
 //! - `wait` waits until a server has it;
 //! - `run` measures servers in turn, and compares their answers;
-//! - `idle` holds many connections open, busy and idle ones.
+//! - `connections` holds many connections open, busy and idle ones;
+//! - `scan` times silent-payment scans of many clients at once.
 
 mod chain;
 mod client;
