@@ -9,7 +9,12 @@ mod client;
 mod common;
 #[path = "../../../index/tests/common/index.rs"]
 mod index;
+#[path = "../common/sparrow.rs"]
+mod sparrow;
+#[path = "../common/tls.rs"]
+mod tls;
 
+mod bugs;
 mod command;
 mod crates;
 mod killed;
@@ -17,4 +22,5 @@ mod life;
 mod naive;
 mod reorganised;
 mod served;
+mod silent_wallet;
 mod wallet;
