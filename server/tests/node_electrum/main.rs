@@ -15,6 +15,7 @@ mod sparrow;
 mod tls;
 
 mod bugs;
+mod coins;
 mod command;
 mod crates;
 mod killed;
