@@ -14,7 +14,14 @@ use serde_json::json;
 pub(crate) struct Coin {
     number: u32,
     outpoint: OutPoint,
-    pub(crate) value: u64,
+    value: u64,
+}
+
+impl Coin {
+    /// Where it is.
+    pub(crate) fn outpoint(&self) -> OutPoint {
+        self.outpoint
+    }
 }
 
 fn witness_script(number: u32) -> ScriptBuf {

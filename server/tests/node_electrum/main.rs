@@ -20,6 +20,7 @@ mod command;
 mod crates;
 mod killed;
 mod life;
+mod methods;
 mod naive;
 mod reorganised;
 mod served;
