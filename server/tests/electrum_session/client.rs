@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
@@ -20,7 +20,9 @@ pub(crate) struct Client {
     reader: BufReader<ReadHalf<Box<dyn Stream>>>,
     writer: WriteHalf<Box<dyn Stream>>,
     next_id: u64,
-    notifications: VecDeque<String>,
+    /// With the time when they were read.
+    notifications: VecDeque<(Instant, String)>,
+    padded: bool,
 }
 
 /// An error reply.
@@ -58,7 +60,14 @@ impl Client {
 
     pub(crate) fn new(stream: Box<dyn Stream>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self { reader: BufReader::new(reader), writer, next_id: 1, notifications: VecDeque::new() }
+        let notifications = VecDeque::new();
+        Self { reader: BufReader::new(reader), writer, next_id: 1, notifications, padded: false }
+    }
+
+    /// From now on lines are filled up with spaces, as Sparrow does over TLS.
+    pub(crate) fn padded(mut self) -> Self {
+        self.padded = true;
+        self
     }
 
     /// Connects and negotiates.
@@ -71,7 +80,11 @@ impl Client {
 
     pub(crate) async fn send(&mut self, line: impl AsRef<[u8]>) {
         // In one piece: the end of the line alone would wait for the acknowledgement of the rest, 40 ms each time.
-        let line = [line.as_ref(), b"\n"].concat();
+        let mut line = line.as_ref().to_vec();
+        if self.padded {
+            line.resize(line.len().next_multiple_of(96), b' ');
+        }
+        line.push(b'\n');
         self.writer.write_all(&line).await.unwrap();
         self.writer.flush().await.unwrap();
     }
@@ -102,6 +115,11 @@ impl Client {
     }
 
     pub(crate) async fn call(&mut self, method: &str, params: Value) -> Answer {
+        self.call_line(method, params).await.1
+    }
+
+    /// The reply as it came, and what it says.
+    pub(crate) async fn call_line(&mut self, method: &str, params: Value) -> (String, Answer) {
         let id = self.next_id;
         self.next_id += 1;
         self.send(request(method, &params, id)).await;
@@ -109,7 +127,8 @@ impl Client {
         assert_eq!(ids_anywhere(&line), [id], "Sparrow can't match this reply: {line}");
         let reply: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(reply["id"], id);
-        checked(method, &reply)
+        let answer = checked(method, &reply);
+        (line, answer)
     }
 
     /// A batch, answered in order.
@@ -153,17 +172,27 @@ impl Client {
             }
             _ => assert!(note["params"].is_array()),
         }
-        self.notifications.push_back(line);
+        self.notifications.push_back((Instant::now(), line));
     }
 
     /// The next notification, as it came.
     pub(crate) async fn note_line(&mut self) -> String {
-        if let Some(line) = self.notifications.pop_front() {
-            return line;
+        self.note_at().await.1
+    }
+
+    /// The next notification, and when it was read.
+    pub(crate) async fn note_at(&mut self) -> (Instant, String) {
+        if let Some(note) = self.notifications.pop_front() {
+            return note;
         }
         let line = self.line().await.expect("a notification");
         self.keep(line);
         self.notifications.pop_back().unwrap()
+    }
+
+    /// Notifications that were read already and not looked at.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &str> {
+        self.notifications.iter().map(|(_, line)| line.as_str())
     }
 
     /// The next notification: its method without the first word, and its parameters.
@@ -176,7 +205,7 @@ impl Client {
     /// Notifications that came before everything that was asked so far was answered.
     pub(crate) async fn notes_until_now(&mut self) -> Vec<String> {
         self.call("server.ping", json!([])).await.unwrap();
-        self.notifications.drain(..).collect()
+        self.notifications.drain(..).map(|(_, line)| line).collect()
     }
 }
 

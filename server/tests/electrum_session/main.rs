@@ -8,6 +8,8 @@ mod memory;
 mod methods;
 mod silent;
 mod sparrow;
+#[path = "../common/tls.rs"]
+mod tls;
 mod transports;
 
 use std::net::SocketAddr;

@@ -9,12 +9,20 @@ mod client;
 mod common;
 #[path = "../../../index/tests/common/index.rs"]
 mod index;
+#[path = "../common/sparrow.rs"]
+mod sparrow;
+#[path = "../common/tls.rs"]
+mod tls;
 
+mod bugs;
+mod coins;
 mod command;
 mod crates;
 mod killed;
 mod life;
+mod methods;
 mod naive;
 mod reorganised;
 mod served;
+mod silent_wallet;
 mod wallet;

@@ -13,7 +13,7 @@ use crate::naive;
 use crate::served::{Served, hash};
 
 /// Every answer about every script against the plain computation from the node's answers.
-async fn compare(client: &mut Client, node: &TestNode) {
+pub(crate) async fn compare(client: &mut Client, node: &TestNode) {
     let scripts = naive::scripts(node);
     assert!(scripts.len() > 20);
     for (script, known) in &scripts {
@@ -45,7 +45,7 @@ async fn compare(client: &mut Client, node: &TestNode) {
 }
 
 /// Follows the statuses of scripts until they are all as they must be.
-async fn converge(client: &mut Client, told: &mut BTreeMap<ScriptBuf, Value>, node: &TestNode) {
+pub(crate) async fn converge(client: &mut Client, told: &mut BTreeMap<ScriptBuf, Value>, node: &TestNode) {
     let end = Instant::now() + Duration::from_secs(60);
     let expected = naive::scripts(node);
     let by_hash: BTreeMap<String, ScriptBuf> =

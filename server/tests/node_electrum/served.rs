@@ -27,13 +27,21 @@ impl Served {
 
     /// Starts it and waits for its ports only.
     pub(crate) async fn open(node: &TestNode) -> Self {
-        let program = Program::new()
+        Self::open_with(node, &[]).await
+    }
+
+    /// The same with more settings in the environment.
+    pub(crate) async fn open_with(node: &TestNode, settings: &[(&str, &str)]) -> Self {
+        let mut program = Program::new()
             .env("PEREGRINE_NETWORK", "regtest")
             .env("PEREGRINE_NODE", node.url())
             .env("PEREGRINE_BITCOIN_DATADIR", node.data_dir().display())
             .env("PEREGRINE_ELECTRUM", "127.0.0.1:0")
             .env("PEREGRINE_ELECTRUM_TLS", "127.0.0.1:0")
             .env("PEREGRINE_ADDRESS_CACHE", "32");
+        for (name, value) in settings {
+            program = program.env(name, value);
+        }
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut served = Self { program, live: None, tcp: unknown, tls: unknown };
         served.launch();

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use bitcoin::Txid;
 use bitcoin::hex::DisplayHex;
 use peregrine_scanner::{Label, ScanKey, ScanTarget, keys};
 use secp256k1::PublicKey;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -21,7 +22,7 @@ use super::scan::{Labels, Point};
 use crate::config::{Settings, default_port};
 use crate::progress::Meter;
 use crate::{interrupt, node, secret};
-use wire::{Connection, Server};
+use wire::{Connection, Server, printable};
 
 /// Below this, servers take a start for a height.
 const FIRST_TIME: u32 = 500_000_000;
@@ -112,8 +113,8 @@ struct Notification {
     history: Vec<Found>,
 }
 
-/// A transaction that was found. The height is 0 in the mempool.
-#[derive(Debug, Deserialize, Serialize)]
+/// A transaction that was found, as the server tells it. The height is 0 in the mempool.
+#[derive(Debug, Deserialize)]
 struct Found {
     height: i64,
     tx_hash: String,
@@ -133,11 +134,14 @@ impl Client {
         };
         let mut connection = Connection::open(&server, self.fingerprint.as_deref())
             .with_context(|| format!("can't connect to {server}"))?;
+        if connection.exposed {
+            eprintln!(
+                "warning: the scan key goes to {server} without encryption; use ssl:// if the server has it"
+            );
+        }
         let result = self.converse(settings, &mut connection, &target, interrupted);
         if interrupted.load(Ordering::Relaxed) {
-            // What the server answers doesn't matter any more.
-            let _ =
-                connection.send("blockchain.silentpayments.unsubscribe", &secret_params(&scan, &spend, ""));
+            connection.leave("blockchain.silentpayments.unsubscribe", &secret_params(&scan, &spend, ""));
             return Ok(super::interrupted());
         }
         result.map(|()| ExitCode::SUCCESS)
@@ -178,7 +182,7 @@ impl Client {
             serde_json::from_value(object).context("the server's answer isn't a subscription")?;
         let address = node::address(settings.network().network(), scan, spend).to_string();
         if subscription.address != address {
-            bail!("the server subscribed {} instead of {address}", subscription.address);
+            bail!("the server subscribed {} instead of {address}", printable(&subscription.address));
         }
         if self.json {
             output::json_line(&json!({
@@ -186,7 +190,8 @@ impl Client {
                 "labels": subscription.labels, "start_height": subscription.start_height,
             }))?;
         } else {
-            eprintln!("{address} from height {}, by {}", subscription.start_height, version[0]);
+            let name = printable(version[0].as_str().unwrap_or("a server without a name"));
+            eprintln!("{address} from height {}, by {name}", subscription.start_height);
         }
 
         let meter = Meter::new("scanning", self.json);
@@ -231,13 +236,18 @@ impl Client {
     }
 
     fn show(&self, found: &Found, live: bool) -> anyhow::Result<()> {
+        // Whatever else a server sends there isn't shown.
+        let wrong = "the server found a transaction that can't be read";
+        let txid: Txid = found.tx_hash.parse().context(wrong)?;
+        let tweak: PublicKey = keys::parse_spend_key(&found.tweak_key).ok().context(wrong)?;
         if self.json {
             return output::json_line(&json!({
-                "event": "found", "height": found.height, "txid": found.tx_hash, "tweak": found.tweak_key, "live": live,
+                "event": "found", "height": found.height, "txid": txid.to_string(), "tweak": tweak.to_string(),
+                "live": live,
             }));
         }
         let height = if found.height > 0 { found.height.to_string() } else { "mempool".into() };
-        println!("{height:>9}  {}  {}", found.tx_hash, found.tweak_key);
+        println!("{height:>9}  {txid}  {tweak}");
         Ok(())
     }
 }

@@ -23,8 +23,12 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How soon an interruption is noticed.
 const POLL: Duration = Duration::from_millis(100);
+/// How long a server may take to hear that we leave.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Longer lines aren't what a server sends.
 const MAX_LINE: usize = 64 << 20;
+/// More of a server's text isn't shown.
+const MAX_TEXT: usize = 300;
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +77,11 @@ impl<S: Read + Write> Stream for S {}
 /// An open connection.
 pub(super) struct Connection {
     stream: Box<dyn Stream>,
+    /// Whether others on the way can read what is sent.
+    pub(super) exposed: bool,
     received: Vec<u8>,
+    /// So many of these bytes hold no end of a line.
+    searched: usize,
     notifications: VecDeque<Value>,
     next_id: u64,
 }
@@ -108,7 +116,14 @@ impl Connection {
         } else {
             Box::new(socket)
         };
-        Ok(Self { stream, received: Vec::new(), notifications: VecDeque::new(), next_id: 1 })
+        Ok(Self {
+            stream,
+            exposed: !server.tls && !local,
+            received: Vec::new(),
+            searched: 0,
+            notifications: VecDeque::new(),
+            next_id: 1,
+        })
     }
 
     /// Sends a request; its reply, if it comes, is passed over.
@@ -154,10 +169,24 @@ impl Connection {
                 self.notifications.push_back(reply);
             } else if reply["id"] == id {
                 if let Some(error) = reply.get("error").filter(|error| !error.is_null()) {
-                    let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+                    let message = error["message"].as_str().map_or_else(|| error.to_string(), printable);
                     bail!("the server refuses {method}: {message}");
                 }
                 return Ok(reply["result"].take());
+            }
+        }
+    }
+
+    /// Sends a last request and waits a moment for its reply, so that it is read before the connection ends.
+    pub(super) fn leave(&mut self, method: &str, params: &str) {
+        // Whatever goes wrong, the connection ends.
+        let Ok(id) = self.send(method, params) else { return };
+        let end = Instant::now() + FAREWELL;
+        while Instant::now() < end {
+            match self.line() {
+                Ok(Some(reply)) if reply["id"] == id => return,
+                Ok(_) => {}
+                Err(_) => return,
             }
         }
     }
@@ -183,12 +212,15 @@ impl Connection {
     fn line(&mut self) -> anyhow::Result<Option<Value>> {
         let mut buffer = [0; 16 * 1024];
         loop {
-            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.received.drain(..=end).collect();
+            let unsearched = &self.received[self.searched..];
+            if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=self.searched + end).collect();
+                self.searched = 0;
                 return serde_json::from_slice(&line)
                     .map(Some)
                     .context("the server sent a line that isn't JSON");
             }
+            self.searched = self.received.len();
             if self.received.len() > MAX_LINE {
                 bail!("the server sent a line of more than {} MiB", MAX_LINE >> 20);
             }
@@ -204,6 +236,16 @@ impl Connection {
             }
         }
     }
+}
+
+/// A server's text as it may be shown on a terminal: without control characters, and not long.
+pub(super) fn printable(text: &str) -> String {
+    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut shown: String = chars.by_ref().take(MAX_TEXT).collect();
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 fn parse_fingerprint(text: &str) -> anyhow::Result<[u8; 32]> {
@@ -316,5 +358,50 @@ mod tests {
         for wrong in ["", "a:1", "http://a:1", "tcp://a", "tcp://:1", "tcp://a:b", "tcp://a:70000"] {
             assert!(server(wrong).unwrap_err().contains("tcp://127.0.0.1:50001"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn texts_of_a_server_cannot_steer_the_terminal() {
+        assert_eq!(printable("no\u{1b}[2J\n\rway\u{9b}1m é"), "no [2J  way 1m é");
+        assert_eq!(printable(&"x".repeat(400)), "x".repeat(300) + "…");
+    }
+
+    #[test]
+    fn lines_are_read_however_they_come() {
+        struct Pieces(VecDeque<&'static [u8]>);
+        impl Read for Pieces {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let Some(piece) = self.0.pop_front() else { return Ok(0) };
+                if piece.is_empty() {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                buffer[..piece.len()].copy_from_slice(piece);
+                Ok(piece.len())
+            }
+        }
+        impl Write for Pieces {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let pieces: [&[u8]; 6] = [b"[", b"1", b"", b"]\r\n[2] \n[", b"3]\n", b"x\n"];
+        let mut connection = Connection {
+            stream: Box::new(Pieces(pieces.into())),
+            exposed: false,
+            received: Vec::new(),
+            searched: 0,
+            notifications: VecDeque::new(),
+            next_id: 1,
+        };
+        let mut line = || connection.line().map_err(|error| error.to_string());
+        assert_eq!(line(), Ok(None));
+        for number in 1..=3 {
+            assert_eq!(line(), Ok(Some(serde_json::json!([number]))));
+        }
+        assert!(line().unwrap_err().contains("isn't JSON"));
+        assert!(line().unwrap_err().contains("closed"));
     }
 }
