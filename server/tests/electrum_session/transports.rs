@@ -1,6 +1,5 @@
 //! TLS, WebSockets, what speaks the wrong one, and stopping.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
