@@ -19,6 +19,14 @@ pub enum AddressError {
         /// What the store said.
         source: Box<fjall::Error>,
     },
+    /// The operating system refused to read or write a file: disk full, permissions, a failing disk.
+    #[error("{}: {source}; check the disk's space, permissions and health, and the limit of open files", path.display())]
+    File {
+        /// The file or its directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// An earlier write failed, so what was written since can't be trusted.
     #[error("{}: an earlier write to disk failed; fix the disk and start again", .0.display())]
     Poisoned(PathBuf),
@@ -36,6 +44,16 @@ pub enum AddressError {
     /// The index was written by a newer program.
     #[error("{} has format version {found}, this program reads {supported}; use a newer peregrine, or index into an empty directory", dir.display())]
     UnknownVersion {
+        /// Directory of the index.
+        dir: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version this program reads.
+        supported: u32,
+    },
+    /// The index was written by an older program, in a format that isn't read any more.
+    #[error("{} has format version {found}, this program reads {supported}; delete this directory, and it is built again", dir.display())]
+    OldVersion {
         /// Directory of the index.
         dir: PathBuf,
         /// Its version.
@@ -96,6 +114,11 @@ pub enum AddressError {
 }
 
 impl AddressError {
+    /// Wraps an error of a file.
+    pub(super) fn file(path: &Path, source: std::io::Error) -> Self {
+        Self::File { path: path.to_path_buf(), source }
+    }
+
     /// Wraps an error of the store.
     pub(super) fn store(dir: &Path, error: impl Into<fjall::Error>) -> Self {
         let dir = dir.to_path_buf();

@@ -1,6 +1,7 @@
 //! The script-hash index: which transactions pay to a script or spend from it, and where each transaction is.
 //!
-//! Its rows lie in an embedded store, `fjall`, which this module alone knows of; `docs/index-format.md` describes them.
+//! Its rows lie in an embedded store, `fjall`, which this module alone knows of, and those of transactions in files beside
+//! it; `docs/index-format.md` describes both.
 //! There is one [`AddressIndexWriter`] per directory, in all processes together, and any number of [`AddressReader`]s in
 //! its process. A reader gives [`AddressView`]s: the index as it was after one block, whatever is appended or taken back
 //! meanwhile.
@@ -32,6 +33,7 @@ mod script_hash;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod undo;
 mod view;
 mod writer;
@@ -51,3 +53,9 @@ pub const ADDRESS_DIR: &str = "address";
 
 /// Key of the index's description.
 const DESCRIPTION: &[u8] = b"description";
+
+/// Key of the generation of the files with the transactions: a number of 8 bytes, missing while it is 0.
+const GENERATION: &[u8] = b"generation";
+
+/// Where these files lie inside the index's directory.
+const TRANSACTIONS_DIR: &str = "transactions";

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::error::AddressError;
 
 /// The format version that this program writes and reads.
-pub const ADDRESS_FORMAT_VERSION: u32 = 1;
+pub const ADDRESS_FORMAT_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"PRGNADDR";
 const LEN: usize = 60;
@@ -52,12 +52,12 @@ impl AddressParams {
         let rest = bytes.strip_prefix(&MAGIC).ok_or_else(|| bad("is no script-hash index"))?;
         let (version, rest) = rest.split_first_chunk().ok_or_else(|| bad("its description ends early"))?;
         let version = u32::from_le_bytes(*version);
-        if version != ADDRESS_FORMAT_VERSION {
-            return Err(AddressError::UnknownVersion {
-                dir: dir.to_path_buf(),
-                found: version,
-                supported: ADDRESS_FORMAT_VERSION,
-            });
+        let (dir_of, supported) = (|| dir.to_path_buf(), ADDRESS_FORMAT_VERSION);
+        if version > supported {
+            return Err(AddressError::UnknownVersion { dir: dir_of(), found: version, supported });
+        }
+        if version < supported {
+            return Err(AddressError::OldVersion { dir: dir_of(), found: version, supported });
         }
         let parts = || {
             let (network_magic, rest) = rest.split_first_chunk()?;

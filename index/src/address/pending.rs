@@ -10,6 +10,7 @@ use super::codec::{self, BlockRow, HistoryKey, SpendKey, TxRow, TxidPrefix};
 use super::error::AddressError;
 use super::script_hash::ScriptHash;
 use super::tables::Tables;
+use super::transactions::TransactionFiles;
 
 /// Rows to be written at the next commit, all or none.
 #[derive(Default)]
@@ -40,7 +41,7 @@ impl Pending {
 
     /// About how many rows will be written.
     pub(super) fn rows(&self) -> usize {
-        self.blocks.len() + 2 * self.transactions.len() + self.history.len() + self.spends.len()
+        self.blocks.len() + self.transactions.len() + self.history.len() + self.spends.len()
     }
 
     /// A transaction, if it is in here.
@@ -55,16 +56,15 @@ impl Pending {
         numbers.iter().rev().find(is_it).copied()
     }
 
-    /// Writes everything in the order of the keys; on stable storage only after the next sync.
-    pub(super) fn commit(&self, tables: &Tables) -> Result<(), AddressError> {
+    /// Writes everything in the order of the keys; on stable storage only after the next sync, but for the transactions,
+    /// which are there before they are counted.
+    pub(super) fn commit(&self, tables: &Tables, files: &mut TransactionFiles) -> Result<(), AddressError> {
+        files.write(self.first, &self.transactions)?;
         let mut batch =
             OwnedWriteBatch::with_capacity(tables.db.clone(), self.rows() + 2 * self.touched.len());
         batch = batch.durability(Some(PersistMode::Buffer));
         for (height, row) in &self.blocks {
             batch.insert(&tables.blocks, height.to_be_bytes(), row.encode());
-        }
-        for (number, row) in (self.first..).zip(&self.transactions) {
-            batch.insert(&tables.transactions, codec::number_key(number), row.encode());
         }
         let mut prefixes: Vec<_> = self.prefixes.iter().collect();
         prefixes.sort_unstable();

@@ -3,16 +3,25 @@
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bitcoin::Txid;
+use fjall::compaction::Leveled;
 use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, Readable, Slice, Snapshot};
 
 use super::codec::{self, BlockRow, HistoryRow, ScriptKey, TxRow, TxidPrefix};
 use super::error::AddressError;
 use super::script_hash::ScriptHash;
+use super::transactions::Transactions;
 
 /// What a clean end leaves in the journal has to be read again on opening, so there mustn't be too much of it.
 const JOURNAL: u64 = 256 << 20;
+
+/// So many new tables are merged into the old ones. A history is looked for in each of them, so there had better be few.
+const RUNS: u8 = 2;
+
+/// Bytes of a table. The first level has this many times [`RUNS`].
+const TABLE: u64 = 128 << 20;
 
 /// The tables of one index.
 #[derive(Clone)]
@@ -23,8 +32,6 @@ pub(super) struct Tables {
     pub(super) meta: Keyspace,
     /// Height → [`BlockRow`].
     pub(super) blocks: Keyspace,
-    /// Transaction number → [`TxRow`].
-    pub(super) transactions: Keyspace,
     /// First bytes of a txid → numbers of the transactions that begin so, ascending.
     pub(super) txids: Keyspace,
     /// Script hash and transaction number → [`HistoryRow`].
@@ -53,12 +60,14 @@ impl Tables {
             what: "the store's files are damaged".to_owned(),
         };
         let db = opened.map_err(damaged)?.map_err(fail)?;
-        let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(fail);
+        let strategy = Leveled::default().with_l0_threshold(RUNS).with_table_target_size(TABLE);
+        let strategy = Arc::new(strategy);
+        let options = || KeyspaceCreateOptions::default().compaction_strategy(strategy.clone());
+        let keyspace = |name| db.keyspace(name, options).map_err(fail);
         Ok(Self {
             dir: dir.to_path_buf(),
             meta: keyspace("meta")?,
             blocks: keyspace("blocks")?,
-            transactions: keyspace("transactions")?,
             txids: keyspace("txids")?,
             history: keyspace("history")?,
             spends: keyspace("spends")?,
@@ -76,9 +85,9 @@ impl Tables {
         AddressError::Corrupt { dir: self.dir.clone(), what: what.into() }
     }
 
-    /// What is committed now.
-    pub(super) fn now(&self) -> TablesAt {
-        TablesAt { tables: self.clone(), snapshot: self.db.snapshot() }
+    /// What is committed now; the rows of transactions are those that belong to it.
+    pub(super) fn now(&self, transactions: Transactions) -> TablesAt {
+        TablesAt { tables: self.clone(), snapshot: self.db.snapshot(), transactions }
     }
 }
 
@@ -87,6 +96,7 @@ impl Tables {
 pub(super) struct TablesAt {
     pub(super) tables: Tables,
     snapshot: Snapshot,
+    transactions: Transactions,
 }
 
 impl TablesAt {
@@ -135,26 +145,8 @@ impl TablesAt {
     }
 
     pub(super) fn transaction(&self, number: u64) -> Result<TxRow, AddressError> {
-        let what = format!("the row of transaction {number}");
-        self.row(&self.tables.transactions, &codec::number_key(number), &what, TxRow::decode)?
-            .ok_or_else(|| self.tables.corrupt(format!("{what} is missing")))
-    }
-
-    /// Transactions from `numbers.start` up to `numbers.end`, all of which must be there.
-    pub(super) fn transactions(&self, numbers: std::ops::Range<u64>) -> Result<Vec<TxRow>, AddressError> {
-        let keys = codec::number_key(numbers.start)..codec::number_key(numbers.end);
-        let rows = self.snapshot.range(&self.tables.transactions, keys);
-        let rows: Vec<TxRow> = rows
-            .map(|guard| {
-                let (_, value) = self.pair(guard)?;
-                TxRow::decode(&value)
-                    .ok_or_else(|| self.tables.corrupt("the row of a transaction is damaged"))
-            })
-            .collect::<Result<_, _>>()?;
-        if rows.len() as u64 != numbers.end - numbers.start {
-            return Err(self.tables.corrupt("rows of transactions are missing"));
-        }
-        Ok(rows)
+        let missing = || self.tables.corrupt(format!("the row of transaction {number} is missing"));
+        self.transactions.get(number).ok_or_else(missing)
     }
 
     /// Numbers of the transactions whose ids begin so.
@@ -235,5 +227,11 @@ impl TablesAt {
 
     pub(super) fn description(&self) -> Result<Option<Slice>, AddressError> {
         self.get(&self.tables.meta, super::DESCRIPTION)
+    }
+
+    /// Generation of the files with the transactions.
+    pub(super) fn generation(&self) -> Result<u64, AddressError> {
+        let decode = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
+        Ok(self.row(&self.tables.meta, super::GENERATION, "the generation", decode)?.unwrap_or_default())
     }
 }

@@ -134,9 +134,8 @@ fn lists_of_scripts_end_a_thousand_blocks_below_the_tip() {
 #[test]
 fn damaged_rows_are_errors() {
     type Pick = fn(&tables::Tables) -> &Keyspace;
-    let tables: [Pick; 6] = [
+    let tables: [Pick; 5] = [
         |tables| &tables.blocks,
-        |tables| &tables.transactions,
         |tables| &tables.txids,
         |tables| &tables.history,
         |tables| &tables.spends,
@@ -154,7 +153,8 @@ fn damaged_rows_are_errors() {
                 table(&all).insert(key, garbage).unwrap();
             }
             all.db.persist(fjall::PersistMode::SyncAll).unwrap();
-            let view = AddressView { tables: all.now(), ..writer.reader().view() };
+            let rows = writer.files.current();
+            let view = AddressView { tables: all.now(rows), ..writer.reader().view() };
             drop(all);
             let mut failed = false;
             for n in 0..5 {
@@ -172,9 +172,9 @@ fn damaged_rows_are_errors() {
                 }
             }
             // A list of no numbers or scripts is a list.
-            let plausible = garbage.is_empty() && [2, 5].contains(&which);
+            let plausible = garbage.is_empty() && [1, 4].contains(&which);
             // Other bytes of the right length are other facts.
-            let right_len = [(0, 92), (1, 36)].contains(&(which, garbage.len()));
+            let right_len = (which, garbage.len()) == (0, 92);
             assert!(failed || plausible || right_len, "table {which} with {} bytes", garbage.len());
             drop(view);
             // Whatever these do, they don't panic.

@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fjall::PersistMode;
 
+use super::GENERATION;
 use super::codec::{self, HistoryRow, TxidPrefix};
 use super::error::AddressError;
 use super::heights::Heights;
 use super::tables::TablesAt;
+use super::transactions::{TakenBack, TransactionFiles};
 
 /// So many blocks are taken back in one commit, which bounds the memory for it.
 const STEP: usize = 64;
 
-/// Removes blocks from the end, at least one and never more than down to `keep`, in one commit. Returns how many blocks are
-/// left; call it until that is `keep`.
+/// Removes blocks from the end, at least one and never more than down to `keep`, in one commit, which is on stable storage
+/// then. Returns how many blocks are left, and what to go on with in the files of transactions; call it until that is `keep`.
 ///
 /// The lists of the blocks' scripts say where the history rows are. For blocks so deep that their lists are gone, all
 /// histories are looked through.
@@ -22,9 +24,11 @@ pub(super) fn remove_blocks(
     at: &TablesAt,
     heights: &Heights,
     superseded: &BTreeMap<u64, u64>,
+    files: &TransactionFiles,
     keep: usize,
-) -> Result<usize, AddressError> {
-    let Some(last) = heights.last() else { return Ok(0) };
+) -> Result<(usize, TakenBack), AddressError> {
+    let empty = || at.tables.corrupt("there is no block to take back");
+    let last = heights.last().ok_or_else(empty)?;
     let mut scripts = BTreeSet::new();
     let mut taken = 0;
     while taken < STEP.min(heights.len() - keep) {
@@ -38,10 +42,11 @@ pub(super) fn remove_blocks(
         tracing::warn!(blocks = taken, "looking through all histories for blocks that lie deep");
     }
     let first_height = last + 1 - taken as u32;
-    let Some(first) = heights.numbers(first_height).map(|numbers| numbers.start) else { return Ok(0) };
+    let first = heights.numbers(first_height).ok_or_else(empty)?.start;
 
     let tables = &at.tables;
-    let mut batch = tables.db.batch().durability(Some(PersistMode::Buffer));
+    // The files that are replaced are removed behind it, so it must not get lost.
+    let mut batch = tables.db.batch().durability(Some(PersistMode::SyncAll));
     let spent = |batch: &mut fjall::OwnedWriteBatch, row: &HistoryRow| {
         for spend in &row.spends {
             batch.remove(&tables.spends, codec::spend_key(spend.funding, spend.vout));
@@ -65,9 +70,8 @@ pub(super) fn remove_blocks(
         }
     }
     let mut prefixes: BTreeMap<TxidPrefix, Vec<u64>> = BTreeMap::new();
-    for (number, row) in (first..).zip(at.transactions(first..heights.total())?) {
-        batch.remove(&tables.transactions, codec::number_key(number));
-        let prefix = codec::txid_prefix(&row.txid);
+    for number in first..heights.total() {
+        let prefix = codec::txid_prefix(&at.transaction(number)?.txid);
         if let Entry::Vacant(entry) = prefixes.entry(prefix) {
             entry.insert(at.numbers(prefix)?);
         }
@@ -87,6 +91,8 @@ pub(super) fn remove_blocks(
         batch.remove(&tables.blocks, height.to_be_bytes());
         batch.remove(&tables.touched, height.to_be_bytes());
     }
+    let files = files.take_back(first)?;
+    batch.insert(&tables.meta, GENERATION, files.generation.to_le_bytes());
     batch.commit().map_err(|error| tables.fail(error))?;
-    Ok(heights.len() - taken)
+    Ok((heights.len() - taken, files))
 }

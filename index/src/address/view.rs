@@ -177,8 +177,8 @@ impl AddressView {
     /// Ids of a block's transactions in order; `None` outside the index.
     pub fn txids_of_block(&self, height: u32) -> Result<Option<Vec<Txid>>, AddressError> {
         let Some(numbers) = self.heights.numbers(height) else { return Ok(None) };
-        let rows = self.tables.transactions(numbers)?;
-        Ok(Some(rows.into_iter().map(|row| row.txid).collect()))
+        let txids = numbers.map(|number| Ok(self.tables.transaction(number)?.txid));
+        txids.collect::<Result<_, _>>().map(Some)
     }
 
     /// Every confirmed transaction that pays to the script or spends from it, by height, then position in the block.

@@ -10,7 +10,6 @@ use bitcoin::{BlockHash, Txid};
 use fjall::PersistMode;
 use rayon::prelude::*;
 
-use super::DESCRIPTION;
 use super::codec::{self, BlockRow, HistoryRow, Spend, TxRow, TxidPrefix};
 use super::entries::{BlockEntries, TouchKind};
 use super::error::AddressError;
@@ -19,8 +18,10 @@ use super::params::AddressParams;
 use super::pending::{Pending, Recent};
 use super::reader::AddressReader;
 use super::tables::{Tables, TablesAt};
+use super::transactions::{TransactionFiles, Transactions};
 use super::undo;
 use super::view::{AddressView, header_of};
+use super::{DESCRIPTION, TRANSACTIONS_DIR};
 use crate::source::BlockWithPrevouts;
 
 /// Bytes of memory for cached parts of tables, unless told otherwise.
@@ -44,6 +45,7 @@ const RECENT: usize = 1 << 19;
 pub struct AddressIndexWriter {
     params: AddressParams,
     tables: Tables,
+    pub(super) files: TransactionFiles,
     /// As of the last commit.
     committed: TablesAt,
     reader: AddressReader,
@@ -85,7 +87,7 @@ impl AddressIndexWriter {
     /// Those of [`open_or_create`](Self::open_or_create).
     pub fn open_with_cache(dir: &Path, params: &AddressParams, cache: u64) -> Result<Self, AddressError> {
         let tables = Tables::open(dir, cache)?;
-        let committed = tables.now();
+        let committed = tables.now(Transactions::default());
         match committed.description()? {
             Some(bytes) => AddressParams::decode(&bytes, dir)?.expect(params, dir)?,
             None if committed.blocks().next().is_some() => {
@@ -113,6 +115,9 @@ impl AddressIndexWriter {
             Some((height, row)) => Some((height, header_of(&row, &committed)?.1)),
             None => None,
         };
+        let files = dir.join(TRANSACTIONS_DIR);
+        let files = TransactionFiles::open(&files, heights.total(), committed.generation()?)?;
+        let committed = tables.now(files.current());
         let superseded = Arc::new(committed.superseded()?);
         let view = AddressView {
             tables: committed.clone(),
@@ -126,6 +131,7 @@ impl AddressIndexWriter {
             pending: Pending::starting_at(heights.total()),
             recent: Recent::new(RECENT),
             tables,
+            files,
             committed,
             heights,
             tip,
@@ -273,7 +279,7 @@ impl AddressIndexWriter {
         if self.pending.is_empty() {
             return Ok(());
         }
-        self.pending.commit(&self.tables)?;
+        self.pending.commit(&self.tables, &mut self.files)?;
         self.pending = Pending::starting_at(self.heights.total());
         self.dirty = true;
         self.publish();
@@ -308,13 +314,15 @@ impl AddressIndexWriter {
         while self.heights.len() > keep {
             // Only what is gone may still be remembered, so everything is forgotten first.
             self.recent.clear();
-            let left = undo::remove_blocks(&self.committed, &self.heights, &self.superseded, keep)?;
+            let (left, files) =
+                undo::remove_blocks(&self.committed, &self.heights, &self.superseded, &self.files, keep)?;
+            self.files.took_back(files);
             self.heights.truncate(left);
             let total = self.heights.total();
             Arc::make_mut(&mut self.superseded).retain(|_, later| *later < total);
             self.pending = Pending::starting_at(total);
             self.dirty = true;
-            self.committed = self.tables.now();
+            self.committed = self.tables.now(self.files.current());
             self.tip = match self.heights.last() {
                 Some(last) => Some((last, self.block_hash(last)?)),
                 None => None,
@@ -325,7 +333,7 @@ impl AddressIndexWriter {
     }
 
     fn publish(&mut self) {
-        self.committed = self.tables.now();
+        self.committed = self.tables.now(self.files.current());
         self.reader.publish(AddressView {
             tables: self.committed.clone(),
             heights: self.heights.clone(),

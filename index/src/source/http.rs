@@ -1,10 +1,15 @@
 //! One HTTP client for both interfaces of a node: blocking, keep-alive, shared by many threads.
 
 use std::io;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bitcoin::Network;
 use ureq::Agent;
+use ureq::config::Config;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::secret::Secret;
 use super::{SourceError, default_rpc_port};
@@ -15,11 +20,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Room for the text of an error, also where the expected answer is shorter.
 const MIN_ERROR_LIMIT: usize = 4096;
 
-/// Connections kept open for reuse; more requests than this can be in flight, the rest of them reconnects.
-const IDLE_CONNECTIONS: usize = 64;
+/// Requests in flight at once; further ones wait. That is how many Bitcoin Core answers at the same time, and before version
+/// 29 it refuses requests when 16 more are waiting.
+const IN_FLIGHT: usize = 16;
 
 /// Bitcoin Core drops idle connections after 30 s; letting go of them earlier avoids requests into a closing one.
 const IDLE_AGE: Duration = Duration::from_secs(15);
+
+/// How long the address behind a name is used again.
+const NAME_AGE: Duration = Duration::from_secs(10);
 
 /// Where a node listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +87,40 @@ impl NodeAddress {
     }
 }
 
+/// Finds the node's address. The library looks it up before each request, in a new thread, which takes longer than all else
+/// that is done for a small request.
+#[derive(Debug, Default)]
+struct Addresses {
+    by_name: DefaultResolver,
+    known: Mutex<Option<(String, Instant, ResolvedSocketAddrs)>>,
+}
+
+impl Resolver for Addresses {
+    fn resolve(
+        &self,
+        uri: &ureq::http::Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        if let Ok(address) = authority.parse::<SocketAddr>() {
+            let mut addresses = self.empty();
+            addresses.push(address);
+            return Ok(addresses);
+        }
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((name, since, addresses)) = &*known()
+            && name == authority
+            && since.elapsed() < NAME_AGE
+        {
+            return Ok(addresses.clone());
+        }
+        let addresses = self.by_name.resolve(uri, config, timeout)?;
+        *known() = Some((authority.to_owned(), Instant::now(), addresses.clone()));
+        Ok(addresses)
+    }
+}
+
 /// Status and body of an answer, whatever the status.
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -106,12 +149,40 @@ pub(super) struct HttpClient {
     agent: Agent,
     address: NodeAddress,
     timeout: Duration,
+    places: Places,
+}
+
+/// Places for requests in flight.
+struct Places {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// One of them, until it is dropped.
+struct Place<'a>(&'a Places);
+
+impl Places {
+    /// Waits for a place. `None` if there was none for so long.
+    fn take(&self, timeout: Duration) -> Option<Place<'_>> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.freed.wait_timeout_while(free, timeout, |free| *free == 0);
+        let (mut free, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *free = free.checked_sub(1)?;
+        Some(Place(self))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
+    }
 }
 
 impl HttpClient {
-    /// `timeout` limits a whole request, from connecting to the last byte of the body.
+    /// `timeout` limits a whole request, from connecting to the last byte of the body, and how long it waits for its turn.
     pub(super) fn new(address: NodeAddress, timeout: Duration) -> Self {
-        let agent = Agent::config_builder()
+        let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -119,13 +190,14 @@ impl HttpClient {
             .proxy(None)
             .timeout_global(Some(timeout))
             .timeout_connect(Some(CONNECT_TIMEOUT.min(timeout)))
-            .max_idle_connections(IDLE_CONNECTIONS)
-            .max_idle_connections_per_host(IDLE_CONNECTIONS)
+            .max_idle_connections(IN_FLIGHT)
+            .max_idle_connections_per_host(IN_FLIGHT)
             .max_idle_age(IDLE_AGE)
             .user_agent(concat!("peregrine/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
-        Self { agent, address, timeout }
+            .build();
+        let agent = Agent::with_parts(config, DefaultConnector::default(), Addresses::default());
+        let places = Places { free: Mutex::new(IN_FLIGHT), freed: Condvar::new() };
+        Self { agent, address, timeout, places }
     }
 
     pub(super) fn address(&self) -> &NodeAddress {
@@ -164,6 +236,12 @@ impl HttpClient {
         limit: usize,
         send: impl Fn() -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<Reply, SourceError> {
+        let Some(_place) = self.places.take(self.timeout) else {
+            return Err(SourceError::Unavailable(format!(
+                "the node left {IN_FLIGHT} other requests unanswered for {} s",
+                self.timeout.as_secs_f32()
+            )));
+        };
         let mut response = match send() {
             Err(ureq::Error::Io(e)) if is_disconnect(&e) => send(),
             other => other,
@@ -220,4 +298,46 @@ fn is_disconnect(e: &io::Error) -> bool {
         e.kind(),
         K::UnexpectedEof | K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe | K::NotConnected
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_no_place_waits_for_one() {
+        let places = Places { free: Mutex::new(2), freed: Condvar::new() };
+        let (first, second) = (places.take(Duration::ZERO), places.take(Duration::ZERO));
+        assert!(first.is_some() && second.is_some());
+        assert!(places.take(Duration::from_millis(5)).is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| places.take(Duration::from_secs(60)).is_some());
+            drop(first);
+            assert!(waiting.join().unwrap());
+        });
+        drop(second);
+        assert_eq!(*places.free.lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn addresses_need_no_lookup_and_names_only_one() {
+        let resolver = Addresses::default();
+        let config = Agent::config_builder().build();
+        let resolve = |url: &str| {
+            let uri = url.parse().unwrap();
+            let timeout = NextTimeout { after: Duration::from_secs(60).into(), ..NextTimeout::default() };
+            resolver.resolve(&uri, &config, timeout).map(|addresses| addresses.to_vec())
+        };
+        for (url, address) in
+            [("http://127.0.0.1:8332/rest", "127.0.0.1:8332"), ("http://[::1]:18443/", "[::1]:18443")]
+        {
+            assert_eq!(resolve(url).unwrap(), [address.parse::<SocketAddr>().unwrap()]);
+        }
+        assert!(resolver.known.lock().unwrap().is_none());
+        let localhost = resolve("http://localhost:8332/").unwrap();
+        assert!(localhost.iter().all(|address| address.ip().is_loopback() && address.port() == 8332));
+        let known = resolver.known.lock().unwrap().as_ref().unwrap().1;
+        assert_eq!(resolve("http://localhost:8332/").unwrap(), localhost);
+        assert_eq!(resolver.known.lock().unwrap().as_ref().unwrap().1, known);
+    }
 }

@@ -91,6 +91,8 @@ settings! {
     request_rate: Count = "PEREGRINE_REQUEST_RATE", "N";
     /// Requests that are answered at the same time [default: 64]
     max_concurrent_requests: Count = "PEREGRINE_MAX_CONCURRENT_REQUESTS", "N";
+    /// Threads that help to answer large batches; one batch gets at most half of them [default: 32]
+    batch_threads: Count = "PEREGRINE_BATCH_THREADS", "N";
     /// Replies that wait for a client to read before nothing more is read from it [default: 64]
     max_queue: Count = "PEREGRINE_MAX_QUEUE", "N";
     /// Seconds after which a client that takes nothing is disconnected [default: 60]
@@ -195,6 +197,7 @@ impl ServeSettings {
             request_tokens: rate(self.request_burst, default.request_tokens),
             request_tokens_per_second: rate(self.request_rate, default.request_tokens_per_second),
             concurrent_requests: count(self.max_concurrent_requests, default.concurrent_requests),
+            batch_threads: count(self.batch_threads, default.batch_threads),
             queue: count(self.max_queue, default.queue),
             write_timeout: seconds(self.write_timeout, default.write_timeout),
             idle: seconds(self.idle_timeout, default.idle),

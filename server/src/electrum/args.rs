@@ -21,7 +21,7 @@ pub(super) struct Args<'a> {
 impl<'a> Args<'a> {
     /// Gives each parameter its name. `required` is how many must be there; `more` allows unknown ones behind them.
     pub(super) fn bind(
-        params: Params<'a>,
+        params: &Params<'a>,
         names: &'static [&'static str],
         required: usize,
         more: bool,
@@ -37,13 +37,13 @@ impl<'a> Args<'a> {
                     )));
                 }
                 for (slot, value) in values.iter_mut().zip(list) {
-                    *slot = Some(value);
+                    *slot = Some(*value);
                 }
             }
             Params::Named(map) => {
                 for (name, value) in map {
-                    match names.iter().position(|known| **known == *name) {
-                        Some(at) => values[at] = Some(value),
+                    match names.iter().position(|known| *known == name.as_ref()) {
+                        Some(at) => values[at] = Some(*value),
                         None if more => {}
                         None => return Err(RpcError::params("a parameter has an unknown name")),
                     }

@@ -85,6 +85,8 @@ pub struct Limits {
     pub request_delay: Duration,
     /// Requests of all connections that are being answered at the same time; further ones queue in turn.
     pub concurrent_requests: usize,
+    /// Threads that help to answer large batches, of all connections together. One batch gets at most half of them.
+    pub batch_threads: usize,
     /// Replies and notifications that wait for a client to read. With so many, no further request of it is taken up.
     pub queue: usize,
     /// A client that doesn't take a byte for so long is disconnected.
@@ -112,6 +114,7 @@ impl Default for Limits {
             request_tokens_per_second: 2_000.0,
             request_delay: Duration::from_secs(2),
             concurrent_requests: 64,
+            batch_threads: 32,
             queue: 64,
             write_timeout: Duration::from_secs(60),
             idle: Duration::from_secs(600),

@@ -74,7 +74,10 @@ async fn read(
         };
         let refusal = match session.seat.wait() {
             Ok(wait) => {
-                tokio::time::sleep(wait).await;
+                // A sleep takes a millisecond even if it is for nothing.
+                if !wait.is_zero() {
+                    tokio::time::sleep(wait).await;
+                }
                 None
             }
             Err(error) => {

@@ -5,7 +5,7 @@
 //!
 //! - `listener`, `tls`, `transport`, `websocket`, `line`: from ports to messages;
 //! - `connection`: the tasks of a connection and the order of what it sends;
-//! - `session`, `rpc`, `args`, `version`, `methods`: from a message to its reply;
+//! - `session`, `helpers`, `rpc`, `args`, `version`, `methods`: from a message to its reply;
 //! - `hub`, `notes`, `streams`: from events to notifications;
 //! - `peers`, `config`: limits.
 //!
@@ -14,6 +14,7 @@
 mod args;
 mod config;
 mod connection;
+mod helpers;
 mod hub;
 mod line;
 mod listener;
@@ -39,6 +40,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::node::{ChainTip, Node, SilentPayments};
+use helpers::Helpers;
 use hub::Hub;
 use listener::Port;
 use peers::Peers;
@@ -54,6 +56,7 @@ struct Server {
     hub: Arc<Hub>,
     peers: Arc<Peers>,
     workers: Semaphore,
+    helpers: Helpers,
 }
 
 /// Where the server listens; a port of 0 in the settings is a real one here.
@@ -128,11 +131,12 @@ pub async fn serve(
     let (hub, peers) = (Arc::new(Hub::default()), Peers::new(config.limits.clone()));
     let (drain, settle) = (config.drain, config.settle_timeout);
     let workers = Semaphore::new(config.limits.concurrent_requests.max(1));
+    let helpers = Helpers::new(config.limits.batch_threads)?;
     // Before anybody can ask, so that nothing falls between.
     let events = node.events();
     let follower =
         tokio::spawn(hub::follow(Arc::clone(&hub), Arc::clone(&node), silent.clone(), events, settle));
-    let server = Arc::new(Server { config, node, silent, hub, peers: Arc::clone(&peers), workers });
+    let server = Arc::new(Server { config, node, silent, hub, peers: Arc::clone(&peers), workers, helpers });
 
     let (stop, stopped) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel(1);

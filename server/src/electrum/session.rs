@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bitcoin::{BlockHash, OutPoint, Txid};
 use serde_json::value::RawValue;
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::args::Args;
 use super::hub::Inbox;
-use super::methods::{self, Call, Gate};
+use super::methods::{self, Call, Gate, Method};
 use super::peers::Seat;
 use super::rpc::{self, Item, Message, Request, RpcError};
 use super::version::Version;
@@ -19,6 +20,8 @@ use crate::node::{Notification, Readiness, ScriptHash, SilentPayment};
 
 /// Transactions that are kept for a client because it was told of them from the mempool.
 const PINNED: usize = 2_000;
+/// Requests of a batch for which another thread is worth waking.
+const PER_HELPER: usize = 4;
 
 /// A client.
 pub(super) struct Session {
@@ -94,6 +97,27 @@ pub(super) struct Effects {
     pub(super) close: bool,
 }
 
+impl Executed {
+    /// Adds what another request of the same line led to, but its reply.
+    fn add(&mut self, other: Self) {
+        self.cost += other.cost;
+        self.effects.streams.extend(other.effects.streams);
+        self.effects.dropped.extend(other.effects.dropped);
+        self.effects.close |= other.effects.close;
+    }
+}
+
+/// Bytes that are left for results.
+struct Room(AtomicUsize);
+
+impl Room {
+    /// False if there isn't enough.
+    fn take(&self, bytes: usize) -> bool {
+        let take = |left: usize| left.checked_sub(bytes);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+}
+
 impl Session {
     /// Answers a line. Blocks.
     pub(super) fn execute(&self, line: &[u8], refusal: Option<&RpcError>) -> Executed {
@@ -103,11 +127,11 @@ impl Session {
             return executed;
         }
         executed.cost = 1.0;
-        let mut room = self.server.config.limits.response_bytes;
+        let room = Room(AtomicUsize::new(self.server.config.limits.response_bytes));
         executed.reply = match rpc::parse(line) {
             Err(error) => Some(rpc::error_reply("null", &error)),
-            Ok(Message::Single(item)) => self.item(item, refusal, &mut room, &mut executed),
-            Ok(Message::Batch(items)) => self.batch(&items, refusal, &mut room, &mut executed),
+            Ok(Message::Single(item)) => self.item(&item, refusal, &room, &mut executed),
+            Ok(Message::Batch(items)) => self.batch(&items, refusal, &room, &mut executed),
         };
         executed
     }
@@ -116,7 +140,7 @@ impl Session {
         &self,
         items: &[&RawValue],
         refusal: Option<&RpcError>,
-        room: &mut usize,
+        room: &Room,
         executed: &mut Executed,
     ) -> Option<String> {
         let limit = self.server.config.limits.batch;
@@ -134,9 +158,10 @@ impl Session {
             // One answer per request, since clients match them by their ids.
             refusal = Some(error);
         }
+        let items: Vec<Item<'_>> = items.iter().map(|item| rpc::item(item)).collect();
         let mut replies = String::from("[");
-        for item in items {
-            if let Some(reply) = self.item(rpc::item(item), refusal.as_ref(), room, executed) {
+        for items in items.chunk_by(|a, b| self.independent(a) && self.independent(b)) {
+            for reply in self.items(items, refusal.as_ref(), room, executed) {
                 if replies.len() > 1 {
                     replies.push(',');
                 }
@@ -148,27 +173,63 @@ impl Session {
         (replies.len() > 2).then_some(replies)
     }
 
+    /// Whether a request may be answered at the same time as its neighbours.
+    fn independent(&self, item: &Item<'_>) -> bool {
+        let Item::Call(request) = item else { return true };
+        self.method(&request.method, lock(&self.state).version).is_some_and(|method| method.independent)
+    }
+
+    /// Answers requests that don't depend on each other, in order.
+    fn items(
+        &self,
+        items: &[Item<'_>],
+        refusal: Option<&RpcError>,
+        room: &Room,
+        executed: &mut Executed,
+    ) -> Vec<String> {
+        if let [item] = items {
+            // It may look at what those before it led to.
+            return self.item(item, refusal, room, executed).into_iter().collect();
+        }
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new((Vec::with_capacity(items.len()), executed));
+        self.server.helpers.with(items.len() / PER_HELPER, || {
+            let (mut replies, mut mine) = (Vec::new(), Executed::default());
+            while let number = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(item) = items.get(number)
+            {
+                let reply = self.item(item, refusal, room, &mut mine);
+                replies.extend(reply.map(|reply| (number, reply)));
+            }
+            let mut done = lock(&done);
+            done.0.extend(replies);
+            done.1.add(mine);
+        });
+        let (mut replies, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        replies.sort_unstable_by_key(|(number, _)| *number);
+        replies.into_iter().map(|(_, reply)| reply).collect()
+    }
+
     fn item(
         &self,
-        item: Item<'_>,
+        item: &Item<'_>,
         refusal: Option<&RpcError>,
-        room: &mut usize,
+        room: &Room,
         executed: &mut Executed,
     ) -> Option<String> {
         let (id, result) = match item {
             Item::Notification => return None,
-            Item::Invalid(id, text) => (id, Err(RpcError::new(rpc::INVALID_REQUEST, text))),
+            Item::Invalid(id, text) => (*id, Err(RpcError::new(rpc::INVALID_REQUEST, *text))),
             Item::Call(request) => {
-                let id = request.id;
                 let result = match refusal {
                     Some(error) => Err(error.clone()),
                     None => self.call(request, executed),
                 };
-                (id, result)
+                (request.id, result)
             }
         };
         let reply = match result {
-            Ok(result) if result.len() > *room => {
+            Ok(result) if !room.take(result.len()) => {
                 let text = format!("response too large (at least {} bytes)", result.len());
                 Err(RpcError::new(rpc::INVALID_REQUEST, text))
             }
@@ -181,15 +242,18 @@ impl Session {
                 rpc::error_reply(id, &error)
             }
         };
-        *room = room.saturating_sub(reply.len());
         executed.cost += reply.len() as f64 / 16_384.0;
         Some(reply)
     }
 
-    fn call(&self, request: Request<'_>, executed: &mut Executed) -> Result<String, RpcError> {
+    fn method(&self, name: &str, negotiated: Option<Version>) -> Option<&'static Method> {
+        methods::find(name, negotiated.unwrap_or(Version::OLDEST), self.server.silent.is_some())
+    }
+
+    fn call(&self, request: &Request<'_>, executed: &mut Executed) -> Result<String, RpcError> {
         let negotiated = lock(&self.state).version;
         let version = negotiated.unwrap_or(Version::OLDEST);
-        let Some(method) = methods::find(&request.method, version, self.server.silent.is_some()) else {
+        let Some(method) = self.method(&request.method, negotiated) else {
             let name: String = request.method.chars().take(64).collect();
             return Err(RpcError::new(rpc::UNKNOWN_METHOD, format!("unknown method \"{name}\"")));
         };
@@ -202,7 +266,7 @@ impl Session {
         {
             return Err(RpcError::new(rpc::BUSY, readiness.to_string()));
         }
-        let args = Args::bind(request.params, method.params, method.required, method.more)?;
+        let args = Args::bind(&request.params, method.params, method.required, method.more)?;
         let mut call = Call { session: self, version, effects: &mut executed.effects };
         let result = catch_unwind(AssertUnwindSafe(|| (method.call)(&mut call, &args)));
         result

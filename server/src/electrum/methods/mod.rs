@@ -62,6 +62,9 @@ pub(super) struct Method {
     pub(super) call: fn(&mut Call<'_>, &Args<'_>) -> Outcome,
     /// Whether it needs a scanner.
     silent: bool,
+    /// Whether it may be answered at the same time as other such requests of the same client: nothing that it changes
+    /// matters to them, and the order in which they are answered to nobody.
+    pub(super) independent: bool,
 }
 
 /// The method of this name in this version.
@@ -90,6 +93,7 @@ const fn method(
         gate,
         call,
         silent: false,
+        independent: false,
     }
 }
 
@@ -104,6 +108,10 @@ impl Method {
 
     const fn more(self) -> Self {
         Self { more: true, ..self }
+    }
+
+    const fn independent(self) -> Self {
+        Self { independent: true, ..self }
     }
 
     const fn silent(self) -> Self {
@@ -126,44 +134,44 @@ static METHODS: [Method; 44] = [
     method("server.peers.subscribe", &[], 0, Early, 0.0, server::peers),
 
     method("blockchain.headers.subscribe", &[], 0, Early, 0.0, chain::subscribe),
-    method("blockchain.block.header", &["height", "cp_height"], 1, Early, 0.0, chain::header),
-    method("blockchain.block.headers", &["start_height", "count", "cp_height"], 2, Early, 2.0, chain::headers),
+    method("blockchain.block.header", &["height", "cp_height"], 1, Early, 0.0, chain::header).independent(),
+    method("blockchain.block.headers", &["start_height", "count", "cp_height"], 2, Early, 2.0, chain::headers).independent(),
 
-    method("blockchain.estimatefee", &["number"], 1, Early, 0.0, fees::estimate).until(V::V1_6),
-    method("blockchain.estimatefee", &["number", "mode"], 1, Early, 0.0, fees::estimate).since(V::V1_6),
+    method("blockchain.estimatefee", &["number"], 1, Early, 0.0, fees::estimate).until(V::V1_6).independent(),
+    method("blockchain.estimatefee", &["number", "mode"], 1, Early, 0.0, fees::estimate).since(V::V1_6).independent(),
     method("blockchain.relayfee", &[], 0, Early, 0.0, fees::relay).until(V::V1_6),
     method("mempool.get_info", &[], 0, Early, 0.0, fees::info).since(V::V1_6),
     method("mempool.get_fee_histogram", &[], 0, Early, 0.0, fees::histogram),
     method("mempool.recent", &[], 0, Ready, 0.0, fees::recent).since(V::V1_7),
 
-    method("blockchain.scripthash.get_balance", &["scripthash"], 1, Ready, 1.0, scripts::balance).until(V::V1_7),
-    method("blockchain.scripthash.get_history", &["scripthash"], 1, Ready, 1.0, scripts::history).until(V::V1_7),
-    method("blockchain.scripthash.get_mempool", &["scripthash"], 1, Ready, 1.0, scripts::mempool).until(V::V1_7),
-    method("blockchain.scripthash.listunspent", &["scripthash"], 1, Ready, 1.0, scripts::unspent).until(V::V1_7),
-    method("blockchain.scripthash.subscribe", &["scripthash"], 1, Ready, 1.0, scripts::subscribe).until(V::V1_7),
+    method("blockchain.scripthash.get_balance", &["scripthash"], 1, Ready, 1.0, scripts::balance).until(V::V1_7).independent(),
+    method("blockchain.scripthash.get_history", &["scripthash"], 1, Ready, 1.0, scripts::history).until(V::V1_7).independent(),
+    method("blockchain.scripthash.get_mempool", &["scripthash"], 1, Ready, 1.0, scripts::mempool).until(V::V1_7).independent(),
+    method("blockchain.scripthash.listunspent", &["scripthash"], 1, Ready, 1.0, scripts::unspent).until(V::V1_7).independent(),
+    method("blockchain.scripthash.subscribe", &["scripthash"], 1, Ready, 1.0, scripts::subscribe).until(V::V1_7).independent(),
     method("blockchain.scripthash.unsubscribe", &["scripthash"], 1, Ready, 0.0, scripts::unsubscribe).until(V::V1_7),
-    method("blockchain.scriptpubkey.get_balance", &["scriptpubkey"], 1, Ready, 1.0, scripts::balance).since(V::V1_7),
-    method("blockchain.scriptpubkey.get_history", &["scriptpubkey"], 1, Ready, 1.0, scripts::history).since(V::V1_7),
-    method("blockchain.scriptpubkey.get_mempool", &["scriptpubkey"], 1, Ready, 1.0, scripts::mempool).since(V::V1_7),
-    method("blockchain.scriptpubkey.listunspent", &["scriptpubkey"], 1, Ready, 1.0, scripts::unspent).since(V::V1_7),
-    method("blockchain.scriptpubkey.subscribe", &["scriptpubkey"], 1, Ready, 1.0, scripts::subscribe).since(V::V1_7),
+    method("blockchain.scriptpubkey.get_balance", &["scriptpubkey"], 1, Ready, 1.0, scripts::balance).since(V::V1_7).independent(),
+    method("blockchain.scriptpubkey.get_history", &["scriptpubkey"], 1, Ready, 1.0, scripts::history).since(V::V1_7).independent(),
+    method("blockchain.scriptpubkey.get_mempool", &["scriptpubkey"], 1, Ready, 1.0, scripts::mempool).since(V::V1_7).independent(),
+    method("blockchain.scriptpubkey.listunspent", &["scriptpubkey"], 1, Ready, 1.0, scripts::unspent).since(V::V1_7).independent(),
+    method("blockchain.scriptpubkey.subscribe", &["scriptpubkey"], 1, Ready, 1.0, scripts::subscribe).since(V::V1_7).independent(),
     method("blockchain.scriptpubkey.unsubscribe", &["scriptpubkey"], 1, Ready, 0.0, scripts::unsubscribe).since(V::V1_7),
     method("blockchain.outpoint.subscribe", &["tx_hash", "txout_idx", "spk_hint"], 2, Ready, 1.0, scripts::outpoint_subscribe).since(V::V1_7),
-    method("blockchain.outpoint.get_status", &["tx_hash", "txout_idx", "spk_hint"], 2, Ready, 1.0, scripts::outpoint_status).since(V::V1_7),
+    method("blockchain.outpoint.get_status", &["tx_hash", "txout_idx", "spk_hint"], 2, Ready, 1.0, scripts::outpoint_status).since(V::V1_7).independent(),
     method("blockchain.outpoint.unsubscribe", &["tx_hash", "txout_idx"], 2, Ready, 0.0, scripts::outpoint_unsubscribe).since(V::V1_7),
 
     method("blockchain.transaction.broadcast", &["raw_tx"], 1, Early, 4.0, transactions::broadcast),
     method("blockchain.transaction.broadcast_package", &["raw_txs", "verbose"], 1, Early, 8.0, transactions::package).since(V::V1_6),
     method("blockchain.transaction.testmempoolaccept", &["raw_txs"], 1, Early, 8.0, transactions::test_accept).since(V::V1_7),
-    method("blockchain.transaction.get", &["tx_hash", "verbose"], 1, Ready, 1.0, transactions::get),
-    method("blockchain.transaction.get_merkle", &["tx_hash", "height"], 1, Ready, 1.0, transactions::merkle),
-    method("blockchain.transaction.id_from_pos", &["height", "tx_pos", "merkle"], 2, Ready, 1.0, transactions::id_from_pos),
+    method("blockchain.transaction.get", &["tx_hash", "verbose"], 1, Ready, 1.0, transactions::get).independent(),
+    method("blockchain.transaction.get_merkle", &["tx_hash", "height"], 1, Ready, 1.0, transactions::merkle).independent(),
+    method("blockchain.transaction.id_from_pos", &["height", "tx_pos", "merkle"], 2, Ready, 1.0, transactions::id_from_pos).independent(),
 
     // Names of other servers for the same thing, which wallets of other chains and old libraries ask for.
     method("blockchain.headers.get_tip", &[], 0, Early, 0.0, chain::tip),
     method("blockchain.headers.unsubscribe", &[], 0, Early, 0.0, chain::unsubscribe),
-    method("blockchain.transaction.get_height", &["tx_hash"], 1, Ready, 1.0, transactions::height),
-    method("blockchain.scripthash.get_status", &["scripthash"], 1, Ready, 1.0, scripts::status).until(V::V1_7),
+    method("blockchain.transaction.get_height", &["tx_hash"], 1, Ready, 1.0, transactions::height).independent(),
+    method("blockchain.scripthash.get_status", &["scripthash"], 1, Ready, 1.0, scripts::status).until(V::V1_7).independent(),
 
     method("blockchain.silentpayments.subscribe", &["scan_private_key", "spend_public_key", "start", "labels"], 2, Ready, 25.0, silent::subscribe).silent(),
     method("blockchain.silentpayments.unsubscribe", &["scan_private_key", "spend_public_key"], 2, Ready, 1.0, silent::unsubscribe).silent(),

@@ -131,7 +131,8 @@ pub(super) fn subscribe(call: &mut Call<'_>, args: &Args<'_>) -> Outcome {
             }
         },
     };
-    if asked == Some(Told::Asking { again: true }) {
+    // Something changed meanwhile, or the same was asked by another request of the batch, and either answer may be older.
+    if asked != Some(Told::Asking { again: false }) {
         session.inbox.post(|pending| _ = pending.touched.insert(script));
     }
     Ok(status_json(status?))
