@@ -97,7 +97,8 @@ pub struct PreparedTargets<'a> {
 impl PreparedTargets<'_> {
     /// Scans all rows of `batches`. Matches come in the order of rows, then targets.
     pub fn scan(&self, batches: &[RowBatch<'_>], control: Control<'_>) -> Result<Vec<Match>, ScanError> {
-        let parts = cut(batches, self.prepared.batch_rows());
+        let total = batches.iter().map(RowBatch::len).sum();
+        let parts = cut(batches, part_rows(total, self.prepared.batch_rows(), self.engine.threads()));
         let done = AtomicU64::new(0);
         let matches = Mutex::new(Vec::new());
         self.engine.pool.install(|| {
@@ -121,10 +122,25 @@ impl PreparedTargets<'_> {
     }
 }
 
+/// With more rounds than these the last one doesn't count.
+const EVEN_ROUNDS: usize = 16;
+/// Rows that the widest backend computes together.
+const LANES: usize = 8;
+
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Engine({}, {} threads)", self.backend(), self.threads())
     }
+}
+
+/// Rows of a part: at most `most`, and so that a few thousand rows are spread evenly, since threads without a part wait for
+/// the others.
+fn part_rows(total: usize, most: usize, threads: usize) -> usize {
+    let rounds = total.div_ceil(most * threads).max(1);
+    if rounds > EVEN_ROUNDS {
+        return most;
+    }
+    total.div_ceil(rounds * threads).next_multiple_of(LANES).clamp(1, most)
 }
 
 /// Parts of at most `size` rows, as (batch, rows of the batch).
@@ -153,4 +169,31 @@ fn scan_part(prepared: &dyn PreparedScan, targets: &[ScanTarget], part: RowBatch
             Some(Match { row: part.first_row + u64::from(row), target: target as usize, tweak, slots })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rows_are_spread_evenly_and_many_in_full_parts() {
+        for (total, most, threads, size) in [
+            (0, 512, 2, 1),
+            (1, 512, 2, 8),
+            (512, 512, 2, 256),
+            (1024, 512, 2, 512),
+            (1025, 512, 2, 264),
+            (3675, 512, 2, 464),
+            (3675, 512, 1, 464),
+            (3675, 512, 16, 232),
+            (1_000_000, 512, 2, 512),
+            (100, 1, 4, 1),
+        ] {
+            let rows = part_rows(total, most, threads);
+            assert_eq!(rows, size, "{total} rows, {most}, {threads} threads");
+            let parts = total.div_ceil(rows);
+            let rounds = total.div_ceil(most * threads);
+            assert!(parts.div_ceil(threads) <= rounds, "no more rounds than without");
+        }
+    }
 }

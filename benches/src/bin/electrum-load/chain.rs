@@ -9,7 +9,7 @@ use bitcoin::absolute::LockTime;
 use bitcoin::block::{Header, Version};
 use bitcoin::consensus::encode::serialize_hex;
 use bitcoin::hashes::{Hash, sha256};
-use bitcoin::script::Builder;
+use bitcoin::script::{Builder, PushBytes};
 use bitcoin::{
     Amount, Block, BlockHash, CompactTarget, Network, OutPoint, ScriptBuf, Sequence, Transaction, TxIn,
     TxOut, Witness, opcodes, transaction,
@@ -19,7 +19,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 /// Blocks before coinbases can be spent.
-const MATURITY: u32 = 101;
+pub(crate) const MATURITY: u32 = 101;
 /// Transactions of a block.
 const PER_BLOCK: u32 = 2_000;
 /// Outputs that are around to be spent.
@@ -67,20 +67,41 @@ fn wallet_script(address: u32) -> ScriptBuf {
     script(0x4000_0000 + address)
 }
 
-struct Maker {
-    rng: StdRng,
+pub(crate) struct Maker {
+    pub(crate) rng: StdRng,
     tip: BlockHash,
     height: u32,
     time: u32,
     bits: CompactTarget,
     pool: Vec<(OutPoint, u64)>,
-    coinbases: Vec<(OutPoint, u64)>,
+    pub(crate) coinbases: Vec<(OutPoint, u64)>,
     /// Payments made to the wallet.
     paid: u32,
 }
 
 impl Maker {
-    fn block(&mut self, transactions: Vec<Transaction>, last: bool) -> Block {
+    /// Above the genesis block.
+    pub(crate) fn new(seed: u64) -> Self {
+        let genesis = bitcoin::constants::genesis_block(Network::Regtest);
+        Self {
+            rng: StdRng::seed_from_u64(seed),
+            tip: genesis.block_hash(),
+            height: 0,
+            time: genesis.header.time,
+            bits: genesis.header.bits,
+            pool: Vec::new(),
+            coinbases: Vec::new(),
+            paid: 0,
+        }
+    }
+
+    /// Height of the last block.
+    pub(crate) fn height(&self) -> u32 {
+        self.height
+    }
+
+    /// The next block; with `last` its time is now. Coinbases pay to a script that anybody can spend.
+    pub(crate) fn block(&mut self, transactions: Vec<Transaction>, last: bool) -> Block {
         self.height += 1;
         self.time = if last {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(self.time, |now| now.as_secs() as u32)
@@ -99,7 +120,6 @@ impl Maker {
             }],
             output: vec![TxOut { value: Amount::from_sat(subsidy), script_pubkey: script(0) }],
         };
-        self.coinbases.push((OutPoint::new(coinbase.compute_txid(), 0), subsidy));
         let mut block = Block {
             header: Header {
                 version: Version::from_consensus(0x2000_0000),
@@ -111,6 +131,14 @@ impl Maker {
             },
             txdata: [vec![coinbase], transactions].concat(),
         };
+        if block
+            .txdata
+            .iter()
+            .any(|transaction| transaction.input.iter().any(|input| !input.witness.is_empty()))
+        {
+            commit_to_witnesses(&mut block);
+        }
+        self.coinbases.push((OutPoint::new(block.txdata[0].compute_txid(), 0), subsidy));
         block.header.merkle_root = block.compute_merkle_root().expect("there is a coinbase");
         while block.header.validate_pow(block.header.target()).is_err() {
             block.header.nonce += 1;
@@ -149,22 +177,24 @@ impl Maker {
     }
 }
 
+/// As BIP141 has it.
+fn commit_to_witnesses(block: &mut Block) {
+    const RESERVED: [u8; 32] = [0; 32];
+    let root = block.witness_root().expect("there is a coinbase");
+    let commitment = Block::compute_witness_commitment(&root, &RESERVED);
+    let mut push = vec![0xaa, 0x21, 0xa9, 0xed];
+    push.extend_from_slice(commitment.as_byte_array());
+    let push = <&PushBytes>::try_from(&push[..]).expect("36 bytes");
+    let coinbase = &mut block.txdata[0];
+    coinbase.input[0].witness.push(RESERVED);
+    coinbase.output.push(TxOut { value: Amount::ZERO, script_pubkey: ScriptBuf::new_op_return(push) });
+}
+
 impl Chain {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let node = Node::new(&self.node, &self.cookie)?;
-        let info = node.call("getblockchaininfo", json!([]))?;
-        ensure!(info["chain"] == "regtest" && info["blocks"] == 0, "the node must be a new one on regtest");
-        let genesis = bitcoin::constants::genesis_block(Network::Regtest);
-        let mut maker = Maker {
-            rng: StdRng::seed_from_u64(self.seed),
-            tip: genesis.block_hash(),
-            height: 0,
-            time: genesis.header.time,
-            bits: genesis.header.bits,
-            pool: Vec::new(),
-            coinbases: Vec::new(),
-            paid: 0,
-        };
+        node.expect_new_regtest()?;
+        let mut maker = Maker::new(self.seed);
         let started = Instant::now();
         for _ in 0..MATURITY + 10 {
             let block = maker.block(vec![], false);
@@ -237,14 +267,14 @@ impl Chain {
 }
 
 /// JSON-RPC of the node.
-struct Node {
+pub(crate) struct Node {
     agent: ureq::Agent,
     url: String,
     login: String,
 }
 
 impl Node {
-    fn new(url: &str, cookie: &std::path::Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(url: &str, cookie: &std::path::Path) -> anyhow::Result<Self> {
         let cookie =
             std::fs::read_to_string(cookie).with_context(|| format!("no cookie at {}", cookie.display()))?;
         let login = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, cookie.trim());
@@ -266,7 +296,13 @@ impl Node {
         Ok(answer["result"].take())
     }
 
-    fn submit(&self, block: &Block) -> anyhow::Result<()> {
+    pub(crate) fn expect_new_regtest(&self) -> anyhow::Result<()> {
+        let info = self.call("getblockchaininfo", json!([]))?;
+        ensure!(info["chain"] == "regtest" && info["blocks"] == 0, "the node must be a new one on regtest");
+        Ok(())
+    }
+
+    pub(crate) fn submit(&self, block: &Block) -> anyhow::Result<()> {
         let answer = self.call("submitblock", json!([serialize_hex(block)]))?;
         ensure!(answer.is_null(), "the node refuses a block: {answer}");
         Ok(())

@@ -4,6 +4,7 @@
 //! - `wait` waits until a server has it;
 //! - `run` measures servers in turn, and compares their answers;
 //! - `connections` holds many connections open, busy and idle ones;
+//! - `silent-chain` makes a regtest chain with many rows to scan;
 //! - `scan` times silent-payment scans of many clients at once.
 
 mod chain;
@@ -11,6 +12,7 @@ mod client;
 mod connections;
 mod load;
 mod scan;
+mod silent_chain;
 
 use clap::{Parser, Subcommand};
 
@@ -32,6 +34,8 @@ enum Command {
     Run(load::Run),
     /// Hold many connections open for a while, some of them busy
     Connections(connections::Connections),
+    /// Make a chain with rows for silent-payment scans on an empty regtest node
+    SilentChain(silent_chain::SilentChain),
     /// Time silent-payment scans of many clients at once against that of one
     Scan(scan::Scan),
 }
@@ -42,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         Command::Wait(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Connections(command) => command.run(),
+        Command::SilentChain(command) => command.run(),
         Command::Scan(command) => command.run(),
     }
 }
