@@ -25,6 +25,13 @@ fi
 step "instruction counts of the kernels"
 kernels/opcounts.sh
 
+step "PTX, registers and instruction counts of the CUDA kernels"
+if kernels/cuda/toolkit.sh --offline >/dev/null 2>&1; then
+  kernels/cuda/build.sh --check
+else
+  echo "SKIPPED: the CUDA compiler isn't there (kernels/cuda/toolkit.sh fetches it)"
+fi
+
 step "SIMD backends, emulated where this processor lacks them"
 tools/test-simd.sh
 

@@ -11,13 +11,15 @@
 //!   elements over them, of which `field::scalar` is the specification;
 //! - `recode` and `program`: a constant scalar as a list of operations on points;
 //! - `lanes` and `machine`: running them on many rows, with shared inversions;
-//! - `comb`, `sha`: t·G + B and the hash that gives t; `scan` and `batch`: the interface.
+//! - `comb`, `sha`: t·G + B and the hash that gives t; `scan` and `batch`: the interface;
+//! - [`gpu`]: the tables for the kernels under `cuda/`, which do the same on graphics processors.
 
 #[cfg(target_arch = "x86_64")]
 mod arch;
 mod batch;
 mod comb;
 mod field;
+pub mod gpu;
 mod isa;
 mod lanes;
 mod machine;

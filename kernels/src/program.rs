@@ -55,7 +55,6 @@ impl Program {
     }
 
     /// The operations in order.
-    #[cfg(test)]
     pub(crate) fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         (0..self.0.len()).filter_map(|at| self.get(at))
     }
@@ -70,6 +69,14 @@ struct Builder {
 }
 
 impl Builder {
+    /// The program, if it comes to this multiple.
+    fn finish(mut self, scalar: &Int) -> Option<Program> {
+        let reached = self.current == *scalar;
+        self.current.zeroize();
+        self.slots.zeroize();
+        reached.then_some(self.program)
+    }
+
     fn value(&self, o: Operand) -> Int {
         let mut v = self.slots[o.slot];
         for _ in 0..o.unit {
@@ -195,6 +202,15 @@ impl Shape {
         b
     }
 
+    /// No point, and a table whose multiples are known.
+    fn start(&self) -> Builder {
+        let mut b = self.build_table();
+        // Long enough for any string: a vector that grows leaves copies behind.
+        b.program = Program(Vec::with_capacity(1024));
+        b.current = [0; 4];
+        b
+    }
+
     /// The program that makes b·T from the slots; b is in [1, n). `None` never happens: it says that the digits
     /// do not give b back.
     pub(crate) fn multiply(&self, scalar: &Int) -> Option<Program> {
@@ -205,10 +221,7 @@ impl Shape {
             Weights { double: 1, add: 58 }
         };
         let digits = recode(scalar, self.orbits, weights);
-        let mut b = self.build_table();
-        // Long enough for any string: a vector that grows leaves copies behind.
-        b.program = Program(Vec::with_capacity(1024));
-        b.current = [0; 4];
+        let mut b = self.start();
         // Slice j starts at position step·j; the last one takes what is left over.
         let slice = |point: usize| {
             let start = point * self.step;
@@ -232,10 +245,20 @@ impl Shape {
                 b.double();
             }
         }
-        let reached = b.current == *scalar;
-        b.current.zeroize();
-        b.slots.zeroize();
-        reached.then_some(b.program)
+        b.finish(scalar)
+    }
+
+    /// The same in one slice, with doublings and additions apart, for formulas that don't fuse them.
+    pub(crate) fn multiply_plainly(&self, scalar: &Int, weights: Weights) -> Option<Program> {
+        let digits = recode(scalar, self.orbits, weights);
+        let mut b = self.start();
+        for digit in digits.iter().rev() {
+            b.double();
+            if let Some(operand) = digit {
+                b.add(*operand);
+            }
+        }
+        b.finish(scalar)
     }
 }
 

@@ -220,7 +220,7 @@ struct Engine<F: Field> {
     pool: Mutex<Vec<Scratch<F>>>,
 }
 
-fn check_point(bytes: &[u8; 64]) -> Option<(scalar::Words, scalar::Words)> {
+pub(crate) fn check_point(bytes: &[u8; 64]) -> Option<(scalar::Words, scalar::Words)> {
     let (x, y) = split_point(bytes);
     let cube = scalar::mul(&scalar::sqr(&x), &x);
     let right = scalar::add(&cube, &[7, 0, 0, 0]);
