@@ -94,7 +94,7 @@ fn address_is_decoded_and_checked() {
 fn help_of_every_command_shows_an_example() {
     let program = Program::new();
     let help = program.run(["--help"]).good().stdout;
-    let commands = ["demo", "index", "scan", "info", "verify", "address"];
+    let commands = ["demo", "index", "scan", "info", "verify", "address", "devices"];
     for command in commands {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{help}");
         let help = program.run([command, "--help"]).good().stdout;
@@ -184,10 +184,40 @@ fn an_unknown_backend_lists_the_known_ones() {
                 assert_eq!(json["backend"], name);
             }
             Err(_) => {
-                program.run(["demo", "--backend", name]).fails(1, [name, "lacks"]);
+                program.run(["demo", "--backend", name]).fails(1, [name, "can't run here: "]);
             }
         }
     }
+}
+
+#[test]
+fn devices_are_listed_and_what_is_missing_is_said() {
+    let program = Program::new();
+    let text = program.run(["devices"]).good().stdout;
+    let json = program.json(["devices", "--json"]);
+    for name in backend::names() {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name)).expect(name);
+        match backend::choose(name) {
+            Ok(_) => assert!(line.contains(" usable"), "{line}"),
+            Err(error) => {
+                let (_, reason) = error.to_string().split_once("can't run here: ").map(own).unwrap();
+                assert!(line.ends_with(&format!("not usable: {reason}")), "{line}");
+            }
+        }
+    }
+    let processors = json["processor"].as_array().unwrap();
+    let best: Vec<&str> = processors
+        .iter()
+        .filter(|processor| processor["best"] == true)
+        .map(|processor| processor["backend"].as_str().unwrap())
+        .collect();
+    assert_eq!(best, [backend::choose("auto").unwrap().name()]);
+    assert_eq!(json["cuda"]["available"], backend::choose("cuda").is_ok());
+    assert_eq!(json["cuda"]["reason"].is_null(), backend::choose("cuda").is_ok());
+}
+
+fn own((before, behind): (&str, &str)) -> (String, String) {
+    (before.to_owned(), behind.to_owned())
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Backend for Lanes {
     }
 }
 
-fn key_material(target: &ScanTarget) -> KeyMaterial {
+pub(super) fn key_material(target: &ScanTarget) -> KeyMaterial {
     let row = |point: &PublicKey| Tweak(*point).to_row();
     KeyMaterial {
         scan_secret: target.scan_key().secret().to_secret_bytes(),

@@ -5,6 +5,7 @@
 //! compared, so one row in 2^64 per comparison is wrong by chance. That is what a [`Candidate`] is; the engine confirms
 //! it with libsecp256k1. Later outputs (k > 0) are never there without the first.
 
+pub mod cuda;
 pub mod lanes;
 pub mod reference;
 
@@ -112,18 +113,19 @@ pub enum BackendError {
         name: String,
     },
     /// The backend exists, but not on this machine.
-    #[error("the backend '{name}' can't run here: the processor lacks {missing}")]
+    #[error("the backend '{name}' can't run here: {reason}")]
     Unavailable {
         /// What was asked for.
         name: String,
-        /// The feature that it needs.
-        missing: &'static str,
+        /// What is missing.
+        reason: String,
     },
 }
 
 /// Names of all backends of this build, best first, whether they can run here or not.
 pub fn names() -> Vec<&'static str> {
-    Isa::ALL.iter().rev().map(|isa| isa.name()).chain([Reference.name()]).collect()
+    let isas = Isa::ALL.iter().rev().map(|isa| isa.name());
+    [cuda::NAME].into_iter().chain(isas).chain([Reference.name()]).collect()
 }
 
 /// All backends that can run here, best first; the last is the reference.
@@ -131,10 +133,11 @@ pub fn available() -> Vec<Box<dyn Backend>> {
     names().into_iter().filter_map(|name| choose(name).ok()).collect()
 }
 
-/// The backend of that name, or with `auto` the best one.
+/// The backend of that name, or with `auto` the best one of the processor. A graphics card is taken only when it is named.
 pub fn choose(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     let isa = match name {
         "auto" => Isa::detect(),
+        cuda::NAME => return cuda::choose(),
         name if name == Reference.name() => return Ok(Box::new(Reference)),
         name => *Isa::ALL
             .iter()
@@ -143,6 +146,9 @@ pub fn choose(name: &str) -> Result<Box<dyn Backend>, BackendError> {
     };
     match Lanes::new(isa) {
         Ok(lanes) => Ok(Box::new(lanes)),
-        Err(missing) => Err(BackendError::Unavailable { name: isa.name().to_owned(), missing }),
+        Err(missing) => {
+            let reason = format!("the processor lacks {missing}");
+            Err(BackendError::Unavailable { name: isa.name().to_owned(), reason })
+        }
     }
 }

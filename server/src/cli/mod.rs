@@ -6,6 +6,7 @@ mod address;
 mod bench;
 mod client;
 mod demo;
+mod devices;
 mod index;
 mod info;
 mod output;
@@ -57,6 +58,8 @@ enum Command {
     Verify(verify::Verify),
     /// Decode and check a silent payment address
     Address(address::Address),
+    /// Say what can compute on this machine, and why something can't
+    Devices(devices::Devices),
     /// Time what this machine's backends need for a scan
     Bench(bench::Bench),
 }
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Info(command) => command.run(&settings),
         Command::Verify(command) => command.run(&settings),
         Command::Address(command) => command.run(),
+        Command::Devices(command) => command.run(),
         Command::Bench(command) => command.run(&settings),
     });
     result.unwrap_or_else(|error| {
