@@ -45,7 +45,6 @@ counts() {
       function finish() {
         if (name == "") return
         total[name] = all; products[name] = wide
-        if (name == "nothing") return
         printf "%-6s %-8s %13d %10d %16.1f\n", arch, name, all, wide, wide * 4
       }
       /Function : count_/ { finish(); name = $NF; sub(/count_/, "", name); all = 0; wide = 0 }

@@ -17,8 +17,11 @@ use secp256k1::{PublicKey, SecretKey};
 
 const FOLDER: &str = "FAKE_CUDA_FOLDER";
 
-/// Runs one of the tests below with the driver.
-fn with_fake_driver(test: &str) {
+/// Whether the driver is there; otherwise starts the test of this name once more, with the driver.
+fn is_started_with_driver(test: &str) -> bool {
+    if std::env::var_os(FOLDER).is_some() {
+        return true;
+    }
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-cuda-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -32,7 +35,7 @@ fn with_fake_driver(test: &str) {
     let output = compiled.unwrap_or_else(|error| panic!("a C++ compiler is needed, {compiler}: {error}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("fake::{test}"), "--ignored", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env("LD_LIBRARY_PATH", &folder)
         .env(FOLDER, &folder)
         .output()
@@ -42,21 +45,7 @@ fn with_fake_driver(test: &str) {
     assert!(text.contains("1 passed"), "{text}");
     print!("{text}");
     std::fs::remove_dir_all(folder).unwrap();
-}
-
-#[test]
-fn finds_what_the_reference_finds() {
-    with_fake_driver("finds_what_the_reference_finds");
-}
-
-#[test]
-fn a_card_that_fails_at_any_call_loses_nothing() {
-    with_fake_driver("a_card_that_fails_at_any_call_loses_nothing");
-}
-
-#[test]
-fn keys_are_overwritten() {
-    with_fake_driver("keys_are_overwritten");
+    false
 }
 
 #[test]
@@ -135,112 +124,114 @@ fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("these tests are started by others").into()
 }
 
-mod fake {
-    use super::*;
+#[test]
+fn finds_what_the_reference_finds() {
+    if !is_started_with_driver("finds_what_the_reference_finds") {
+        return;
+    }
+    let cards = cuda::cards().unwrap();
+    assert_eq!((cards[0].name.as_str(), cards[0].capability, cards.len()), ("no card", (9, 0), 1));
+    let backend = backend::choose("cuda").unwrap();
+    let mut rng = StdRng::seed_from_u64(1);
+    // More labels than one pass takes; several keys; the scan key 1, whose ladder is one load.
+    let mut targets =
+        vec![target(&mut rng, 0), target(&mut rng, 1), target(&mut rng, 20), target(&mut rng, 37)];
+    let one = core::array::from_fn(|i| u8::from(i == 31));
+    targets.push(ScanTarget::new(ScanKey::from_bytes(one).unwrap(), secret(&mut rng).1, 1..=1).unwrap());
+    let (rows, wanted) = Rows::planted(&mut rng, &targets, 700);
+    let prepared = backend.prepare(&targets);
+    for part in [700, 129, 1] {
+        let mut found = Vec::new();
+        for from in (0..700).step_by(part).take(20) {
+            let mut some = Vec::new();
+            prepared.scan(rows.batch().slice(from..700.min(from + part)), &mut some);
+            found.extend(some.into_iter().map(|c| Candidate { row: c.row + from as u32, ..c }));
+        }
+        let end = (20 * part).min(700) as u32;
+        let expected: Vec<Candidate> = wanted.iter().filter(|c| c.row < end).copied().collect();
+        found.sort();
+        assert_eq!(found, expected, "parts of {part}");
+    }
+    // Rows that are no points, and keys made to cancel.
+    let (mut rows, _) = Rows::planted(&mut rng, &targets[..1], 300);
+    rows.points[70] = [0; 64];
+    rows.points[71] = [0xff; 64];
+    let (mut found, mut expected) = (Vec::new(), Vec::new());
+    let labelled = [targets[1].clone()];
+    for targets in [&targets[..1], &labelled] {
+        found.clear();
+        expected.clear();
+        backend.prepare(targets).scan(rows.batch(), &mut found);
+        reference_scan(targets, rows.batch(), &mut expected);
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+    }
+    println!("700 rows for 5 keys in parts of three sizes");
+}
 
-    #[test]
-    #[ignore = "started by the test of the same name"]
-    fn finds_what_the_reference_finds() {
-        let cards = cuda::cards().unwrap();
-        assert_eq!((cards[0].name.as_str(), cards[0].capability, cards.len()), ("no card", (9, 0), 1));
-        let backend = backend::choose("cuda").unwrap();
-        let mut rng = StdRng::seed_from_u64(1);
-        // More labels than one pass takes; several keys; the scan key 1, whose ladder is one load.
-        let mut targets =
-            vec![target(&mut rng, 0), target(&mut rng, 1), target(&mut rng, 20), target(&mut rng, 37)];
-        let one = core::array::from_fn(|i| u8::from(i == 31));
-        targets.push(ScanTarget::new(ScanKey::from_bytes(one).unwrap(), secret(&mut rng).1, 1..=1).unwrap());
-        let (rows, wanted) = Rows::planted(&mut rng, &targets, 700);
-        let prepared = backend.prepare(&targets);
-        for part in [700, 129, 1] {
-            let mut found = Vec::new();
-            for from in (0..700).step_by(part).take(20) {
-                let mut some = Vec::new();
-                prepared.scan(rows.batch().slice(from..700.min(from + part)), &mut some);
-                found.extend(some.into_iter().map(|c| Candidate { row: c.row + from as u32, ..c }));
+fn reference_scan(targets: &[ScanTarget], batch: RowBatch<'_>, found: &mut Vec<Candidate>) {
+    backend::choose("libsecp256k1").unwrap().prepare(targets).scan(batch, found);
+}
+
+#[test]
+fn a_card_that_fails_at_any_call_loses_nothing() {
+    if !is_started_with_driver("a_card_that_fails_at_any_call_loses_nothing") {
+        return;
+    }
+    let mut rng = StdRng::seed_from_u64(2);
+    let targets = [target(&mut rng, 0), target(&mut rng, 18)];
+    let (rows, wanted) = Rows::planted(&mut rng, &targets, 40);
+    let reference = Engine::new(backend::choose("libsecp256k1").unwrap(), 2).unwrap();
+    let expected = scan(&reference, &targets, rows.batch());
+    assert_eq!(expected.len(), wanted.len());
+    // Twice, as the second time it may have failed already.
+    let twice = |backend| {
+        let engine = Engine::new(backend, 2).unwrap();
+        [(); 2].map(|()| scan(&engine, &targets, rows.batch()))
+    };
+    assert_eq!(twice(backend::choose("cuda").unwrap()), [expected.clone(), expected.clone()]);
+    let calls: u32 = std::fs::read_to_string(folder().join("calls")).unwrap().parse().unwrap();
+    let mut refused = 0;
+    for after in 0..=calls {
+        std::fs::write(folder().join("fail"), after.to_string()).unwrap();
+        match backend::choose("cuda") {
+            // It failed while it was being opened.
+            Err(_) => refused += 1,
+            Ok(backend) => {
+                assert_eq!(twice(backend), [expected.clone(), expected.clone()], "{after} calls")
             }
-            let end = (20 * part).min(700) as u32;
-            let expected: Vec<Candidate> = wanted.iter().filter(|c| c.row < end).copied().collect();
-            found.sort();
-            assert_eq!(found, expected, "parts of {part}");
         }
-        // Rows that are no points, and keys made to cancel.
-        let (mut rows, _) = Rows::planted(&mut rng, &targets[..1], 300);
-        rows.points[70] = [0; 64];
-        rows.points[71] = [0xff; 64];
-        let (mut found, mut expected) = (Vec::new(), Vec::new());
-        let labelled = [targets[1].clone()];
-        for targets in [&targets[..1], &labelled] {
-            found.clear();
-            expected.clear();
-            backend.prepare(targets).scan(rows.batch(), &mut found);
-            reference_scan(targets, rows.batch(), &mut expected);
-            found.sort();
-            expected.sort();
-            assert_eq!(found, expected);
-        }
-        println!("700 rows for 5 keys in parts of three sizes");
     }
+    println!("failed after every number of calls up to {calls}, {refused} of them while being opened");
+    assert!(refused > 3);
+}
 
-    fn reference_scan(targets: &[ScanTarget], batch: RowBatch<'_>, found: &mut Vec<Candidate>) {
-        backend::choose("libsecp256k1").unwrap().prepare(targets).scan(batch, found);
+#[test]
+fn keys_are_overwritten() {
+    if !is_started_with_driver("keys_are_overwritten") {
+        return;
     }
-
-    #[test]
-    #[ignore = "started by the test of the same name"]
-    fn a_card_that_fails_at_any_call_loses_nothing() {
-        let mut rng = StdRng::seed_from_u64(2);
-        let targets = [target(&mut rng, 0), target(&mut rng, 18)];
-        let (rows, wanted) = Rows::planted(&mut rng, &targets, 40);
-        let reference = Engine::new(backend::choose("libsecp256k1").unwrap(), 2).unwrap();
-        let expected = scan(&reference, &targets, rows.batch());
-        assert_eq!(expected.len(), wanted.len());
-        // Twice, as the second time it may have failed already.
-        let twice = |backend| {
-            let engine = Engine::new(backend, 2).unwrap();
-            [(); 2].map(|()| scan(&engine, &targets, rows.batch()))
-        };
-        assert_eq!(twice(backend::choose("cuda").unwrap()), [expected.clone(), expected.clone()]);
-        let calls: u32 = std::fs::read_to_string(folder().join("calls")).unwrap().parse().unwrap();
-        let mut refused = 0;
-        for after in 0..=calls {
-            std::fs::write(folder().join("fail"), after.to_string()).unwrap();
-            match backend::choose("cuda") {
-                // It failed while it was being opened.
-                Err(_) => refused += 1,
-                Ok(backend) => {
-                    assert_eq!(twice(backend), [expected.clone(), expected.clone()], "{after} calls")
-                }
-            }
-        }
-        println!("failed after every number of calls up to {calls}, {refused} of them while being opened");
-        assert!(refused > 3);
-    }
-
-    #[test]
-    #[ignore = "started by the test of the same name"]
-    fn keys_are_overwritten() {
-        let mut rng = StdRng::seed_from_u64(3);
-        let targets = [target(&mut rng, 0), target(&mut rng, 3)];
-        let (rows, wanted) = Rows::planted(&mut rng, &targets, 50);
-        let backend = backend::choose("cuda").unwrap();
-        for _ in 0..2 {
-            let mut found = Vec::new();
-            backend.prepare(&targets).scan(rows.batch(), &mut found);
-            assert_eq!(found.len(), wanted.len());
-            // Larger than before, so that memory is given back on the way.
-            let (more, wanted) = Rows::planted(&mut rng, &targets, 120);
-            let prepared = backend.prepare(&targets);
-            found.clear();
-            prepared.scan(more.batch(), &mut found);
-            assert_eq!(found.len(), wanted.len());
-        }
-        // With keys still on the card.
+    let mut rng = StdRng::seed_from_u64(3);
+    let targets = [target(&mut rng, 0), target(&mut rng, 3)];
+    let (rows, wanted) = Rows::planted(&mut rng, &targets, 50);
+    let backend = backend::choose("cuda").unwrap();
+    for _ in 0..2 {
+        let mut found = Vec::new();
+        backend.prepare(&targets).scan(rows.batch(), &mut found);
+        assert_eq!(found.len(), wanted.len());
+        // Larger than before, so that memory is given back on the way.
+        let (more, wanted) = Rows::planted(&mut rng, &targets, 120);
         let prepared = backend.prepare(&targets);
-        prepared.scan(rows.batch(), &mut Vec::new());
-        drop(backend);
-        drop(prepared);
-        let leaks = std::fs::read_to_string(folder().join("leaks")).unwrap_or_default();
-        assert_eq!(leaks, "", "memory that held something of a key was given back as it was");
+        found.clear();
+        prepared.scan(more.batch(), &mut found);
+        assert_eq!(found.len(), wanted.len());
     }
+    // With keys still on the card.
+    let prepared = backend.prepare(&targets);
+    prepared.scan(rows.batch(), &mut Vec::new());
+    drop(backend);
+    drop(prepared);
+    let leaks = std::fs::read_to_string(folder().join("leaks")).unwrap_or_default();
+    assert_eq!(leaks, "", "memory that held something of a key was given back as it was");
 }

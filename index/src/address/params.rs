@@ -111,6 +111,14 @@ mod tests {
             assert!(AddressParams::decode(&bytes, dir).is_err(), "byte {at}");
             assert!(AddressParams::decode(&bytes[..at], dir).is_err(), "{at} bytes");
         }
+        for (version, hint) in
+            [(1_u32, "format version 1, this program reads 2; delete"), (3, "use a newer peregrine")]
+        {
+            let mut bytes = bytes.clone();
+            bytes[8..12].copy_from_slice(&version.to_le_bytes());
+            let error = AddressParams::decode(&bytes, dir).unwrap_err().to_string();
+            assert!(error.contains(hint), "{error}");
+        }
         let other = AddressParams { start_height: 0, ..params.clone() };
         let error = params.expect(&other, dir).unwrap_err().to_string();
         assert!(error.contains("from height 77") && error.contains("from height 0"), "{error}");
