@@ -34,7 +34,7 @@ impl Rows {
 
     fn batch(&self) -> RowBatch<'_> {
         RowBatch {
-            segment: 0,
+            place: None,
             first_row: 0,
             points: &self.points,
             output_ends: &self.ends,

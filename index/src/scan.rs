@@ -7,7 +7,9 @@ use bitcoin::hashes::Hash;
 use bitcoin::{Transaction, Txid};
 use peregrine_scanner::receive::{FoundOutput, find_outputs};
 use peregrine_scanner::tweak::taproot_key;
-use peregrine_scanner::{Control, Engine, Match, PreparedTargets, RowBatch, ScanError, ScanTarget, Tweak};
+use peregrine_scanner::{
+    Control, Engine, Match, Place, PreparedTargets, RowBatch, ScanError, ScanTarget, Tweak,
+};
 
 use crate::source::{ChainSource, SourceError};
 use crate::store::{SegmentSlice, Snapshot, StoreError, TweakReader};
@@ -154,30 +156,87 @@ pub fn scan_rows(
     let mut done = 0;
     let mut computed = 0;
     let mut found = Vec::new();
-    // One segment after the other, so that only one at a time needs its output counts, or its filtered copy, in memory.
-    for slice in snapshot.segments(rows)? {
-        let slice = slice?;
-        let filtered = (min_output > 0).then(|| Filtered::new(&slice, min_output));
-        let batch = filtered.as_ref().map_or_else(|| batch(&slice), Filtered::batch);
-        let count = batch.len() as u64;
+    let most = if min_output > 0 { 1 } else { AT_ONCE };
+    let mut slices = snapshot.segments(rows)?;
+    let mut ahead = group(&mut slices, most, min_output)?;
+    while !ahead.is_empty() {
+        let now = std::mem::take(&mut ahead);
+        let batches: Vec<RowBatch<'_>> = now.iter().map(|segment| segment.batch(snapshot)).collect();
+        let count: u64 = batches.iter().map(|batch| batch.len() as u64).sum();
+        let all: u64 = now.iter().map(|segment| segment.slice.len() as u64).sum();
         // Rows that the filter took away count as done.
-        let before = done + slice.len() as u64 - count;
+        let before = done + all - count;
         let progress = |rows: u64| progress(before + rows, total);
-        let matches = prepared.scan(&[batch], Control { cancel, progress: &progress })?;
+        let scan = || prepared.scan(&batches, Control { cancel, progress: &progress });
+        let matches = if now.len() < most {
+            scan()?
+        } else {
+            // Devices don't wait while the next ones are made ready.
+            std::thread::scope(|scope| {
+                let next = scope.spawn(|| group(&mut slices, most, min_output));
+                let matches = scan();
+                ahead = next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                Ok::<_, IndexScanError>(matches?)
+            })?
+        };
         computed += count;
-        done += slice.len() as u64;
+        done += all;
         for hit in matches {
-            let row = (hit.row - slice.first_row()) as usize;
-            let row = filtered.as_ref().map_or(row, |filtered| filtered.kept[row]);
-            found.extend(locate(snapshot, &slice, row, &hit));
+            let behind = now.partition_point(|segment| segment.slice.first_row() <= hit.row);
+            found.extend(behind.checked_sub(1).and_then(|at| now[at].locate(snapshot, &hit)));
         }
     }
     Ok((computed, found))
 }
 
-fn batch(slice: &SegmentSlice) -> RowBatch<'_> {
+/// Segments that are scanned together: so many need their output counts in memory, 4 MiB each. With a filter, which needs a
+/// copy of all, only one.
+const AT_ONCE: usize = 8;
+
+/// A segment made ready.
+struct Ready {
+    slice: SegmentSlice,
+    filtered: Option<Filtered>,
+}
+
+fn group(
+    slices: &mut impl Iterator<Item = Result<SegmentSlice, StoreError>>,
+    most: usize,
+    min_output: u64,
+) -> Result<Vec<Ready>, StoreError> {
+    let ready = |slice: SegmentSlice| {
+        let filtered = (min_output > 0).then(|| Filtered::new(&slice, min_output));
+        Ready { slice, filtered }
+    };
+    slices.take(most).map(|slice| Ok(ready(slice?))).collect()
+}
+
+impl Ready {
+    fn batch(&self, snapshot: &Snapshot) -> RowBatch<'_> {
+        match &self.filtered {
+            Some(filtered) => filtered.batch(self.slice.first_row()),
+            None => batch(snapshot, &self.slice),
+        }
+    }
+
+    /// Where a match is. `None` only if the index changed meanwhile, which the caller notices.
+    fn locate(&self, snapshot: &Snapshot, hit: &Match) -> Option<FoundTransaction> {
+        let row = (hit.row - self.slice.first_row()) as usize;
+        let row = self.filtered.as_ref().map_or(Some(row), |filtered| filtered.kept.get(row).copied())?;
+        Some(FoundTransaction {
+            height: snapshot.height_of_row(self.slice.first_row() + row as u64)?,
+            position: self.slice.meta(row)?.position,
+            txid: Txid::from_byte_array(*self.slice.txids().get(row)?),
+            tweak: hit.tweak,
+            target: hit.target,
+        })
+    }
+}
+
+fn batch<'a>(snapshot: &Snapshot, slice: &'a SegmentSlice) -> RowBatch<'a> {
+    let place = Place { state: snapshot.epoch(), segment: slice.segment(), row: slice.local_rows().start };
     RowBatch {
-        segment: slice.segment(),
+        place: Some(place),
         first_row: slice.first_row(),
         points: slice.points(),
         output_ends: slice.output_ends(),
@@ -186,20 +245,8 @@ fn batch(slice: &SegmentSlice) -> RowBatch<'_> {
     }
 }
 
-/// Where a match is. `None` only if the index changed meanwhile, which the caller notices.
-fn locate(snapshot: &Snapshot, slice: &SegmentSlice, row: usize, hit: &Match) -> Option<FoundTransaction> {
-    Some(FoundTransaction {
-        height: snapshot.height_of_row(slice.first_row() + row as u64)?,
-        position: slice.meta(row)?.position,
-        txid: Txid::from_byte_array(*slice.txids().get(row)?),
-        tweak: hit.tweak,
-        target: hit.target,
-    })
-}
-
 /// A copy of the rows that a filter leaves. Whole transactions stay or go, never single outputs.
-struct Filtered<'a> {
-    slice: &'a SegmentSlice,
+struct Filtered {
     /// Rows of the slice.
     kept: Vec<usize>,
     points: Vec<[u8; 64]>,
@@ -207,9 +254,9 @@ struct Filtered<'a> {
     outputs: Vec<[u8; 8]>,
 }
 
-impl<'a> Filtered<'a> {
-    fn new(slice: &'a SegmentSlice, min_output: u64) -> Self {
-        let mut filtered = Self { slice, kept: vec![], points: vec![], output_ends: vec![], outputs: vec![] };
+impl Filtered {
+    fn new(slice: &SegmentSlice, min_output: u64) -> Self {
+        let mut filtered = Self { kept: vec![], points: vec![], output_ends: vec![], outputs: vec![] };
         for (row, point) in slice.points().iter().enumerate() {
             if slice.meta(row).is_some_and(|meta| meta.max_value >= min_output) {
                 filtered.kept.push(row);
@@ -221,10 +268,12 @@ impl<'a> Filtered<'a> {
         filtered
     }
 
-    fn batch(&self) -> RowBatch<'_> {
+    /// Rows are counted from the segment's first one.
+    fn batch(&self, first_row: u64) -> RowBatch<'_> {
         RowBatch {
-            segment: self.slice.segment(),
-            first_row: self.slice.first_row(),
+            // No device keeps what a filter left.
+            place: None,
+            first_row,
             points: &self.points,
             output_ends: &self.output_ends,
             outputs_base: 0,

@@ -10,13 +10,13 @@ set -euo pipefail
 version=13.5.37
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/peregrine/cuda-$version
 bin=$dir/nvidia/cu13/bin
-if [ ! -x "$bin/nvcc" ]; then
+if [ ! -x "$bin/nvcc" ] || [ ! -e "$dir/nvidia/cu13/lib/libnvrtc.so.13" ]; then
   [ "${1:-}" != --offline ] || { echo "no CUDA compiler: kernels/cuda/toolkit.sh fetches it" >&2; exit 1; }
   partial=$dir.partial
   rm -rf "$partial"
   python3 -m pip install --quiet --no-input --disable-pip-version-check --only-binary :all: --target "$partial" \
     nvidia-cuda-nvcc==$version nvidia-nvvm==$version nvidia-cuda-crt==$version nvidia-cuda-runtime==$version \
-    nvidia-cuda-cuobjdump==$version nvidia-cuda-nvdisasm==$version >&2
+    nvidia-cuda-cuobjdump==$version nvidia-cuda-nvdisasm==$version nvidia-cuda-nvrtc==$version >&2
   rm -rf "$dir"
   mv "$partial" "$dir"
 fi

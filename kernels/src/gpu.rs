@@ -84,3 +84,34 @@ fn bytes(entry: &Packed) -> [u8; 64] {
 pub fn generator_table() -> impl ExactSizeIterator<Item = [u8; 64]> {
     comb::table().iter().map(bytes)
 }
+
+/// The sources of the same kernels in CUDA C++ as one text, for whoever compiles them anew.
+pub fn cuda_source() -> String {
+    let files = [
+        include_str!("../cuda/portable.cuh"),
+        include_str!("../cuda/field.cuh"),
+        include_str!("../cuda/point.cuh"),
+        include_str!("../cuda/sha256.cuh"),
+        include_str!("../cuda/scan.cuh"),
+        include_str!("../cuda/scan.cu"),
+    ];
+    // They include each other, and are all here already.
+    let own = |line: &&str| !line.starts_with("#include \"") && !line.starts_with("#pragma once");
+    files.iter().flat_map(|file| file.lines().filter(own)).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The WGSL of the same kernels, under `wgsl/`: entry points `ladder`, `comb` and `compare`. With 64-bit integers it needs a
+/// device that has them.
+pub fn wgsl(wide_integers: bool) -> String {
+    let wide =
+        if wide_integers { include_str!("../wgsl/wide64.wgsl") } else { include_str!("../wgsl/wide32.wgsl") };
+    [
+        wide,
+        include_str!("../wgsl/field.wgsl"),
+        include_str!("../wgsl/multiply.wgsl"),
+        include_str!("../wgsl/point.wgsl"),
+        include_str!("../wgsl/sha256.wgsl"),
+        include_str!("../wgsl/scan.wgsl"),
+    ]
+    .join("\n")
+}

@@ -24,14 +24,16 @@ pub enum TweakMethod {
 }
 
 impl TweakMethod {
-    /// The method that goes with a backend's name; `auto` is the best one.
+    /// The method that goes with a backend's name. With `auto` and with graphics cards it is the processor's best.
+    ///
+    /// # Errors
+    /// No backend has that name, or the processor lacks it.
     pub fn choose(backend: &str) -> Result<Self, backend::BackendError> {
-        Ok(match backend::choose(backend)?.name() {
-            name if name == backend::choose("libsecp256k1")?.name() => Self::Plain,
-            name => {
-                Isa::ALL.iter().find(|isa| isa.name() == name).map_or(Self::Plain, |isa| Self::Lanes(*isa))
-            }
-        })
+        if [backend::cuda::NAME, backend::wgpu::NAME, "auto"].contains(&backend) {
+            return Ok(Self::Lanes(Isa::detect()));
+        }
+        let name = backend::choose(backend)?.name();
+        Ok(Isa::ALL.iter().find(|isa| isa.name() == name).map_or(Self::Plain, |isa| Self::Lanes(*isa)))
     }
 }
 

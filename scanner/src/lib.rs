@@ -8,7 +8,7 @@
 //! - **Backends** ([`backend`]) that answer one question for many rows at once: could the first output (k = 0) of this
 //!   transaction belong to one of these keys? [`backend::reference`] is plain code over libsecp256k1; every other
 //!   backend must give what it gives.
-//! - **The engine** ([`engine`]) that cuts rows into parts, spreads them over cores and confirms what a backend finds.
+//! - **The engine** ([`engine`]) that cuts rows into parts, spreads them over cores and devices and confirms what a backend finds.
 
 pub mod address;
 pub mod backend;
@@ -23,7 +23,7 @@ pub mod synthetic;
 pub mod tweak;
 
 pub use address::{Address, AddressError, AddressNetwork};
-pub use backend::{Backend, Candidate, PreparedScan, RowBatch};
+pub use backend::{Backend, Candidate, Place, PreparedScan, RowBatch};
 pub use engine::{Control, Engine, Match, PreparedTargets, ScanError};
 pub use keys::{KeyError, Label, ScanKey, ScanTarget, SpendKey};
 pub use tweak::{Tweak, transaction_tweak};

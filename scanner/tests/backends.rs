@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::sync::Once;
+use std::sync::OnceLock;
 
 use peregrine_kernels::Isa;
-use peregrine_scanner::backend::{self, Backend, Candidate, RowBatch, lanes::Lanes, reference};
+use peregrine_scanner::backend::{
+    self, Backend, Candidate, RowBatch, Selection, lanes::Lanes, reference, wgpu,
+};
 use peregrine_scanner::{ScanKey, ScanTarget, SpendKey, Tweak};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -38,7 +40,7 @@ struct Rows {
 impl Rows {
     fn batch(&self) -> RowBatch<'_> {
         RowBatch {
-            segment: 0,
+            place: None,
             first_row: 0,
             points: &self.points,
             output_ends: &self.ends,
@@ -80,11 +82,13 @@ impl Rows {
 
 fn scan(backend: &dyn Backend, targets: &[ScanTarget], batch: RowBatch<'_>) -> BTreeSet<Candidate> {
     let prepared = backend.prepare(targets);
-    let parts: Vec<usize> = (0..batch.len()).step_by(prepared.batch_rows()).collect();
+    // It may change while it computes.
+    let rows = prepared.batch_rows();
+    let parts: Vec<usize> = (0..batch.len()).step_by(rows).collect();
     let parts: Vec<Vec<Candidate>> = parts
         .into_par_iter()
         .map(|from| {
-            let to = batch.len().min(from + prepared.batch_rows());
+            let to = batch.len().min(from + rows);
             let mut found = Vec::new();
             prepared.scan(batch.slice(from..to), &mut found);
             let distinct: BTreeSet<Candidate> = found.iter().copied().collect();
@@ -96,19 +100,31 @@ fn scan(backend: &dyn Backend, targets: &[ScanTarget], batch: RowBatch<'_>) -> B
     parts.into_iter().flatten().collect()
 }
 
-/// The backends to test: all but the reference. Says once which those are.
-fn backends() -> Vec<Box<dyn Backend>> {
-    static SAID: Once = Once::new();
-    let backends: Vec<_> = backend::available().into_iter().filter(|b| b.name() != "libsecp256k1").collect();
-    let names: Vec<&str> = backends.iter().map(|backend| backend.name()).collect();
-    SAID.call_once(|| {
+/// The backends to test: all but the reference, and every adapter that wgpu finds. Says once which those are.
+fn backends() -> impl Iterator<Item = &'static dyn Backend> {
+    static BACKENDS: OnceLock<Vec<Box<dyn Backend>>> = OnceLock::new();
+    let backends = BACKENDS.get_or_init(|| {
+        let of_processor = backend::available().into_iter().filter(|b| b.name() != "libsecp256k1");
+        let mut backends: Vec<_> = of_processor.collect();
+        let names: Vec<&str> = backends.iter().map(|backend| backend.name()).collect();
+        assert!(names.contains(&"scalar"));
         let missing = Isa::ALL.iter().filter(|isa| !isa.is_available());
         let missing: Vec<&str> = missing.map(|isa| isa.name()).collect();
         // Not `println!`: that of a test that passes is hidden.
-        let _ = writeln!(std::io::stderr(), "backends tested: {names:?}; not on this processor: {missing:?}");
+        let mut log = std::io::stderr();
+        let _ = writeln!(log, "backends tested: {names:?}; not on this processor: {missing:?}");
+        let adapters = wgpu::adapters();
+        for (number, adapter) in adapters.iter().enumerate() {
+            let selection = Selection { names: vec![number.to_string()], ..Selection::default() };
+            let _ = writeln!(log, "wgpu adapter tested: {adapter:?}");
+            backends.push(backend::choose_with("wgpu", &selection).unwrap());
+        }
+        if adapters.is_empty() {
+            let _ = writeln!(log, "SKIPPED: wgpu finds no adapter here (mesa-vulkan-drivers has one)");
+        }
+        backends
     });
-    assert!(names.contains(&"scalar"));
-    backends
+    backends.iter().map(|backend| &**backend)
 }
 
 /// n·G as a row for n = first, first + step, …
@@ -153,7 +169,7 @@ fn a_hundred_thousand_random_rows() {
     let (rows, wanted) = Rows::audit(&mut rng, &targets, points([5; 32], 100_003));
     assert_eq!(wanted.len(), 100_003);
     for backend in backends() {
-        assert!(scan(&*backend, &targets, rows.batch()) == wanted, "{}", backend.name());
+        assert!(scan(backend, &targets, rows.batch()) == wanted, "{}", backend.name());
     }
 }
 
@@ -164,7 +180,7 @@ fn many_keys_at_once() {
         let targets: Vec<ScanTarget> = (0..keys).map(|key| random_target(&mut rng, &[1, key])).collect();
         let (rows, wanted) = Rows::audit(&mut rng, &targets, points([6; 32], 700));
         for backend in backends() {
-            assert_eq!(scan(&*backend, &targets, rows.batch()), wanted, "{} {keys} keys", backend.name());
+            assert_eq!(scan(backend, &targets, rows.batch()), wanted, "{} {keys} keys", backend.name());
         }
     }
 }
@@ -228,7 +244,7 @@ fn hostile_keys_and_rows() {
         let targets = [target(scan_key, spends[number % spends.len()], &[1])];
         let (rows, wanted) = Rows::audit(&mut rng, &targets, hostile.clone());
         for backend in backends() {
-            assert_eq!(scan(&*backend, &targets, rows.batch()), wanted, "{} key {number}", backend.name());
+            assert_eq!(scan(backend, &targets, rows.batch()), wanted, "{} key {number}", backend.name());
         }
     }
 }
@@ -264,7 +280,7 @@ fn spend_keys_and_labels_that_cancel() {
         let (rows, wanted) = Rows::audit(&mut rng, &targets, all.clone());
         assert!(wanted.len() >= 39);
         for backend in backends() {
-            assert_eq!(scan(&*backend, &targets, rows.batch()), wanted, "{} case {number}", backend.name());
+            assert_eq!(scan(backend, &targets, rows.batch()), wanted, "{} case {number}", backend.name());
         }
     }
 }
@@ -294,7 +310,7 @@ fn rows_that_are_not_points_do_no_harm() {
     let (rows, wanted) = Rows::audit(&mut rng, &targets, all);
     assert_eq!(wanted.len(), 60);
     for backend in backends() {
-        assert_eq!(scan(&*backend, &targets, rows.batch()), wanted, "{}", backend.name());
+        assert_eq!(scan(backend, &targets, rows.batch()), wanted, "{}", backend.name());
     }
 }
 
@@ -308,5 +324,7 @@ fn a_backend_that_cannot_run_here_is_an_error_that_names_the_feature() {
         }
         assert_eq!(Lanes::new(*isa).is_ok(), isa.is_available());
     }
-    assert_eq!(backend::choose("auto").unwrap().name(), Isa::detect().name());
+    // Where there is a graphics card, that is it.
+    let auto = backend::choose("auto").unwrap();
+    assert!(auto.feeders() > 0 || auto.name() == Isa::detect().name());
 }

@@ -29,7 +29,7 @@ impl Rows {
 
     fn batch(&self, first_row: u64) -> RowBatch<'_> {
         RowBatch {
-            segment: 0,
+            place: None,
             first_row,
             points: &self.points,
             output_ends: &self.ends,

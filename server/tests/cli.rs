@@ -211,7 +211,15 @@ fn devices_are_listed_and_what_is_missing_is_said() {
         .filter(|processor| processor["best"] == true)
         .map(|processor| processor["backend"].as_str().unwrap())
         .collect();
-    assert_eq!(best, [backend::choose("auto").unwrap().name()]);
+    // They are listed best first.
+    let first = processors.iter().find(|processor| processor["available"] == true).unwrap();
+    assert_eq!(best, [first["backend"].as_str().unwrap()]);
+    let adapters = backend::wgpu::adapters();
+    assert_eq!(json["wgpu"]["adapters"].as_array().unwrap().len(), adapters.len());
+    assert_eq!(json["wgpu"]["available"], adapters.iter().any(|adapter| adapter.unusable.is_none()));
+    for adapter in adapters {
+        assert!(text.contains(&adapter.name), "{text}");
+    }
     assert_eq!(json["cuda"]["available"], backend::choose("cuda").is_ok());
     assert_eq!(json["cuda"]["reason"].is_null(), backend::choose("cuda").is_ok());
 }

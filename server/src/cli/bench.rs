@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use peregrine_index::store::TweakReader;
-use peregrine_scanner::backend::{self, reference};
+use peregrine_scanner::backend::{self, DeviceStatus, cuda, reference, wgpu};
 use peregrine_scanner::engine::PreparedTargets;
 use peregrine_scanner::{
-    Backend, Candidate, Control, Engine, PreparedScan, RowBatch, ScanKey, ScanTarget, SpendKey, Tweak,
+    Backend, Candidate, Control, Engine, Place, PreparedScan, RowBatch, ScanKey, ScanTarget, SpendKey, Tweak,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -24,19 +24,21 @@ use crate::progress::{Meter, count};
 
 /// Time what this machine's backends need for a scan
 ///
-/// All backends that the processor has scan the same rows, taking turns, and each must find exactly what the reference
-/// (plain code over libsecp256k1) finds: every row holds an output that belongs to one of the keys, so that a backend
-/// that computes a single row wrong disagrees. Rates are for the whole scan of a row: multiplication, hash, addition,
+/// All backends that the processor has, and its graphics cards, scan the same rows, taking turns. Each must find exactly what
+/// the reference (plain code over libsecp256k1) finds in the first million rows, each of which holds an output that belongs
+/// to one of the keys, so that a backend that computes a single row wrong disagrees; and in every timed scan each must find
+/// a thousand payments that were put into the rows. Rates are for the whole scan of a row: multiplication, hash, addition,
 /// labels, comparison.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   peregrine bench --rows 100000 --threads 1
   peregrine bench --backend avx2 --keys 16 --labels 10 --json
+  peregrine bench --backend cuda,wgpu --rows 10000000
   peregrine bench --datadir ~/.peregrine     (on the rows of a real index)")]
 pub(super) struct Bench {
     /// How many rows
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=50_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=500_000_000))]
     rows: u32,
     /// How many keys to look for in one pass
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -47,10 +49,18 @@ pub(super) struct Bench {
     /// How often each backend has its turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Bring the rows to graphics cards for every scan, as if there were no room for them
+    #[arg(long)]
+    stream: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
+
+/// Rows in which every backend is compared with the reference.
+const AUDITED: usize = 1_000_000;
+/// Payments in the rows that are timed.
+const PLANTED: usize = 1_000;
 
 /// The reference is so much slower that it gets only so many rows and keys a turn; its time per row doesn't depend on it.
 const REFERENCE_WORK: usize = 20_000;
@@ -64,6 +74,10 @@ struct Report {
     labels: u32,
     threads: usize,
     rounds: u32,
+    /// Rows in which every backend was compared with the reference.
+    audited: usize,
+    /// Payments that every timed scan had to find.
+    planted: usize,
     results: Vec<Outcome>,
 }
 
@@ -82,13 +96,25 @@ struct Outcome {
     ratio: f64,
     /// Preparing for the keys, once per scan.
     prepare_ms: f64,
-    /// All rows gave the reference's candidates.
+    /// All audited rows gave the reference's candidates, and all scans the payments that were put there.
     agrees: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<Device>,
+}
+
+#[derive(Serialize)]
+struct Device {
+    title: String,
+    /// At the end; one that failed left its work to others.
+    working: bool,
+    resident_bytes: u64,
 }
 
 /// Rows in memory.
 struct Rows {
     source: String,
+    /// Where graphics cards may take them to lie.
+    place: Option<Place>,
     points: Vec<[u8; 64]>,
     /// What the rows are timed with: outputs of the chain, or random ones.
     ordinary: Outputs,
@@ -100,11 +126,12 @@ struct Outputs {
 }
 
 impl Rows {
-    fn batch<'a>(&'a self, outputs: &'a Outputs) -> RowBatch<'a> {
+    /// As many rows as these are the outputs of.
+    fn batch<'a>(&'a self, outputs: &'a Outputs, place: Option<Place>) -> RowBatch<'a> {
         RowBatch {
-            segment: 0,
+            place,
             first_row: 0,
-            points: &self.points,
+            points: &self.points[..outputs.ends.len()],
             output_ends: &outputs.ends,
             outputs_base: 0,
             outputs: &outputs.prefixes,
@@ -114,17 +141,13 @@ impl Rows {
 
 impl Bench {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let backends: Vec<Box<dyn Backend>> = match settings.backend.as_deref() {
-            None | Some("all") => backend::available(),
-            // The reference is what everything is compared with.
-            Some("libsecp256k1") => vec![backend::choose("libsecp256k1")?],
-            Some(name) => vec![backend::choose(name)?, backend::choose("libsecp256k1")?],
-        };
+        let backends = backends(settings)?;
         let mut rng = StdRng::seed_from_u64(352);
-        let rows = match &settings.datadir {
+        let mut rows = match &settings.datadir {
             Some(_) => self.real_rows(settings)?,
             None => self.synthetic_rows(&mut rng)?,
         };
+        rows.place = (!self.stream).then_some(Place { state: rng.random(), segment: 0, row: 0 });
         let targets = self.targets(&mut rng)?;
         let meter = Meter::new("measuring", self.json);
         let cancel = interrupt::flag()?;
@@ -135,10 +158,12 @@ impl Bench {
             let started = Instant::now();
             let prepared = backend.prepare(&targets);
             let prepare = started.elapsed();
-            let agrees = candidates(&*prepared, rows.batch(&audit)) == wanted;
+            let agrees = candidates(&*prepared, rows.batch(&audit, None)) == wanted;
             outcomes.push((backend.name(), prepare, agrees, Vec::<Duration>::new()));
         }
+        let audited = audit.ends.len();
         drop((audit, wanted));
+        let planted = plant(&mut rng, &mut rows, &targets);
         let engines: Vec<Engine> = backends
             .into_iter()
             .map(|backend| Engine::new(backend, settings.threads()))
@@ -149,30 +174,44 @@ impl Bench {
 
         let turns = u64::from(self.rounds) * engines.len() as u64;
         for round in 0..self.rounds {
-            for (number, (scan, (name, _, _, times))) in prepared.iter().zip(&mut outcomes).enumerate() {
-                let all = rows.batch(&rows.ordinary);
+            for (number, (scan, (name, _, agrees, times))) in prepared.iter().zip(&mut outcomes).enumerate() {
+                let all = rows.batch(&rows.ordinary, rows.place);
                 let part = match *name {
                     "libsecp256k1" => all.slice(0..all.len().min((REFERENCE_WORK / targets.len()).max(256))),
                     _ => all,
                 };
                 let started = Instant::now();
-                scan.scan(&[part], control)?;
+                let found = scan.scan(&[part], control)?;
                 times.push(started.elapsed() / part.len() as u32);
+                let found: BTreeSet<(u64, usize)> =
+                    found.iter().map(|found| (found.row, found.target)).collect();
+                *agrees &=
+                    planted.iter().filter(|(row, _)| *row < part.len() as u64).all(|one| found.contains(one));
                 let done = u64::from(round) * engines.len() as u64 + number as u64 + 1;
                 meter.update(done, turns, |_| (*name).to_owned());
             }
         }
         meter.finish();
-        let report = Report {
+        let mut report = Report {
             cpu: cpu(),
             rows: rows.points.len(),
             keys: targets.len(),
             labels: self.labels,
             threads: engines[0].threads(),
             rounds: self.rounds,
+            audited,
+            planted: planted.len(),
             results: results(outcomes, targets.len()),
             source: rows.source,
         };
+        for (result, engine) in report.results.iter_mut().zip(&engines) {
+            let device = |status: DeviceStatus| Device {
+                title: status.title,
+                working: status.working,
+                resident_bytes: status.resident_bytes,
+            };
+            result.devices = engine.devices().into_iter().map(device).collect();
+        }
         if self.json {
             output::json(&report)?;
         } else {
@@ -195,16 +234,23 @@ impl Bench {
     fn synthetic_rows(&self, rng: &mut StdRng) -> anyhow::Result<Rows> {
         let point = |bytes| SecretKey::from_secret_bytes(bytes).map(|key| PublicKey::from_secret_key(&key));
         let step = point(rng.random())?;
-        let mut next = point(rng.random())?;
-        let mut points = Vec::with_capacity(self.rows as usize);
+        // Each run of rows begins somewhere else, so that they are made side by side.
+        let mut points = vec![[0; 64]; self.rows as usize];
+        let starts: Vec<PublicKey> =
+            points.chunks(RUN).map(|_| Ok(point(rng.random())?)).collect::<anyhow::Result<_>>()?;
+        points.par_chunks_mut(RUN).zip(starts).try_for_each(|(run, mut next)| {
+            for row in run {
+                *row = Tweak(next).to_row();
+                next = next.combine(&step)?;
+            }
+            Ok::<_, secp256k1::Error>(())
+        })?;
         let mut outputs = Outputs { ends: Vec::new(), prefixes: Vec::new() };
         for _ in 0..self.rows {
-            points.push(Tweak(next).to_row());
-            next = next.combine(&step)?;
             outputs.prefixes.extend((0..rng.random_range(1..=3)).map(|_| rng.random::<[u8; 8]>()));
             outputs.ends.push(outputs.prefixes.len() as u32);
         }
-        Ok(Rows { source: "synthetic rows".into(), points, ordinary: outputs })
+        Ok(Rows { source: "synthetic rows".into(), place: None, points, ordinary: outputs })
     }
 
     /// The newest rows of an index.
@@ -228,23 +274,65 @@ impl Bench {
             }
         }
         let source = format!("rows {} to {} of {}", count(start), count(end), dir.display());
-        Ok(Rows { source, points, ordinary: outputs })
+        Ok(Rows { source, place: None, points, ordinary: outputs })
     }
 }
 
-/// Outputs for the same rows, one of which in each row is what the reference computes for one of the targets, in one of
-/// its slots. Also what is to be found.
+/// Rows that are made one after the other.
+const RUN: usize = 65_536;
+
+/// The backends that are asked for by name, and the reference, with which everything is compared; without a name all that can
+/// run here, cards among them.
+fn backends(settings: &Settings) -> anyhow::Result<Vec<Box<dyn Backend>>> {
+    let choose = |name: &str| backend::choose_with(name, &settings.cards());
+    let names = match settings.backend.as_deref() {
+        None | Some("all") => {
+            let cards = [(cuda::NAME, true), (wgpu::NAME, wgpu::has_card())];
+            let cards =
+                cards.into_iter().filter(|(_, worth)| *worth).filter_map(|(name, _)| choose(name).ok());
+            return Ok(cards.chain(backend::available()).collect());
+        }
+        Some(names) => names,
+    };
+    let mut names: Vec<&str> = names.split(',').map(str::trim).collect();
+    names.retain(|name| *name != "libsecp256k1");
+    names.push("libsecp256k1");
+    names.into_iter().map(|name| Ok(choose(name)?)).collect()
+}
+
+/// Puts outputs into some rows that belong to one of the targets, in one of its slots; which rows and targets those are.
+fn plant(rng: &mut StdRng, rows: &mut Rows, targets: &[ScanTarget]) -> BTreeSet<(u64, usize)> {
+    let mut planted = BTreeSet::new();
+    for _ in 0..PLANTED.min(rows.points.len()) {
+        let row = rng.random_range(0..rows.points.len());
+        let first = row.checked_sub(1).map_or(0, |before| rows.ordinary.ends[before]);
+        let target = rng.random_range(0..targets.len());
+        let slot = rng.random_range(0..=targets[target].labels().len());
+        let key = reference::row_keys(&targets[target], &rows.points[row]).get(slot).copied().flatten();
+        // Each row once, as a second output would take the first one's place.
+        if let Some(prefix) = key.as_ref().and_then(|key| key.first_chunk::<8>())
+            && first < rows.ordinary.ends[row]
+            && !planted.iter().any(|(other, _)| *other == row as u64)
+        {
+            rows.ordinary.prefixes[first as usize] = *prefix;
+            planted.insert((row as u64, target));
+        }
+    }
+    planted
+}
+
+/// Outputs for the first of the same rows, one of which in each row is what the reference computes for one of the targets, in
+/// one of its slots. Also what is to be found.
 fn audit(rng: &mut StdRng, rows: &Rows, targets: &[ScanTarget]) -> (Outputs, BTreeSet<Candidate>) {
-    let choices: Vec<(usize, usize)> = rows
-        .points
+    let points = &rows.points[..rows.points.len().min(AUDITED)];
+    let choices: Vec<(usize, usize)> = points
         .iter()
         .map(|_| {
             let target = rng.random_range(0..targets.len());
             (target, rng.random_range(0..=targets[target].labels().len()))
         })
         .collect();
-    let keys: Vec<Option<[u8; 32]>> = rows
-        .points
+    let keys: Vec<Option<[u8; 32]>> = points
         .par_iter()
         .zip(&choices)
         .map(|(point, (target, slot))| {
@@ -266,10 +354,12 @@ fn audit(rng: &mut StdRng, rows: &Rows, targets: &[ScanTarget]) -> (Outputs, BTr
 
 /// Everything that a backend finds, on all cores: this isn't timed.
 fn candidates(prepared: &dyn PreparedScan, batch: RowBatch<'_>) -> BTreeSet<Candidate> {
-    let starts: Vec<usize> = (0..batch.len()).step_by(prepared.batch_rows()).collect();
+    // It may change while it computes.
+    let rows = prepared.batch_rows();
+    let starts: Vec<usize> = (0..batch.len()).step_by(rows).collect();
     let part = |from: usize| {
         let mut found = Vec::new();
-        prepared.scan(batch.slice(from..batch.len().min(from + prepared.batch_rows())), &mut found);
+        prepared.scan(batch.slice(from..batch.len().min(from + rows)), &mut found);
         found.iter_mut().for_each(|candidate| candidate.row += from as u32);
         found
     };
@@ -296,6 +386,7 @@ fn results(outcomes: Vec<(&'static str, Duration, bool, Vec<Duration>)>, keys: u
                 ratio: reference / ns_per_row,
                 prepare_ms: prepare.as_secs_f64() * 1e3,
                 agrees,
+                devices: Vec::new(),
             }
         })
         .collect()
@@ -325,6 +416,11 @@ fn print(report: &Report) {
         report.labels,
         report.rounds
     );
+    println!(
+        "compared with the reference in {} rows; {} payments in the rows that are timed",
+        count(report.audited as u64),
+        count(report.planted as u64)
+    );
     println!();
     println!(
         "{:<14}{:>12}{:>11}{:>11}{:>13}{:>8}{:>11}  agrees",
@@ -342,5 +438,9 @@ fn print(report: &Report) {
             result.prepare_ms,
             if result.agrees { "yes" } else { "NO" }
         );
+        for device in &result.devices {
+            let state = if device.working { "" } else { ", failed on the way" };
+            println!("  {}, {} MiB of rows there{state}", device.title, device.resident_bytes >> 20);
+        }
     }
 }

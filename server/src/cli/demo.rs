@@ -11,7 +11,7 @@ use peregrine_index::source::ChainSource;
 use peregrine_index::store::{IndexParams, TweakIndexWriter};
 use peregrine_index::synthetic::{Plan, Planted, SyntheticChain};
 use peregrine_scanner::batch::TweakMethod;
-use peregrine_scanner::{Engine, KeyError, ScanTarget, backend};
+use peregrine_scanner::{KeyError, ScanTarget};
 use serde::Serialize;
 
 use super::output;
@@ -89,7 +89,7 @@ impl Demo {
                 println!("{text}");
             }
         };
-        let engine = Engine::new(backend::choose(settings.backend())?, settings.threads())?;
+        let engine = settings.engine()?;
 
         let tweaks = TweakMethod::choose(settings.backend())?;
         let started = Instant::now();

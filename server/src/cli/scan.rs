@@ -13,7 +13,7 @@ use peregrine_index::scan::{
 };
 use peregrine_index::source::{NodeSource, connect};
 use peregrine_index::store::Snapshot;
-use peregrine_scanner::{Engine, ScanError, ScanTarget, backend, keys};
+use peregrine_scanner::{ScanError, ScanTarget, keys};
 use serde::Serialize;
 
 use super::{info, output};
@@ -199,7 +199,7 @@ struct Summary {
 impl Scan {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let spend = keys::parse_spend_key(&self.spend_key)?;
-        let engine = Engine::new(backend::choose(settings.backend())?, settings.threads())?;
+        let engine = settings.engine()?;
         let reader = info::open(settings)?;
         let target = ScanTarget::new(
             secret::scan_key(self.scan_key_file.as_deref())?,

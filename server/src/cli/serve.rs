@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Context;
 use peregrine_index::store::{IndexParams, TweakIndexWriter, TweakReader};
 use peregrine_scanner::batch::TweakMethod;
-use peregrine_scanner::{Engine, backend};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
@@ -62,7 +61,7 @@ impl Serve {
             format!("can't make {}", settings.network_dir().unwrap_or_default().display())
         })?;
 
-        let engine = Engine::new(backend::choose(settings.backend())?, settings.threads())?;
+        let engine = settings.engine()?;
         let method = TweakMethod::choose(settings.backend())?;
         tracing::info!(
             backend = engine.backend(),

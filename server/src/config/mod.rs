@@ -15,6 +15,8 @@ use anyhow::{Context, anyhow, bail};
 use bitcoin::Network;
 use clap::ValueEnum;
 use peregrine_index::source::{NodeConfig, NodeKind, Secret};
+use peregrine_scanner::Engine;
+use peregrine_scanner::backend::{self, Selection};
 use serde::{Deserialize, Deserializer};
 
 pub use serve::{Listen, ServeSettings, default_port};
@@ -33,8 +35,11 @@ const OTHER_VARIABLES: [&str; 7] = [
     "PEREGRINE_SKIP_NODE_TESTS",
 ];
 
+/// A mebibyte more and it wouldn't be a number of bytes.
+const MAX_CARD_MEMORY: u64 = (1 << 44) - 1;
+
 /// The keys of the settings file that every command has.
-const COMMON_KEYS: [&str; 12] = [
+const COMMON_KEYS: [&str; 15] = [
     "network",
     "datadir",
     "node",
@@ -46,6 +51,9 @@ const COMMON_KEYS: [&str; 12] = [
     "timeout",
     "requests",
     "backend",
+    "cards",
+    "card_memory",
+    "cuda_arch",
     "threads",
 ];
 
@@ -153,9 +161,18 @@ pub struct Settings {
     /// Blocks to fetch and compute at once [default: 4 per core, at most 16]
     #[arg(long, global = true, env = "PEREGRINE_REQUESTS", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub requests: Option<u64>,
-    /// What computes: auto, or the name of a backend [default: auto]
+    /// What computes: auto, or the name of a backend (see peregrine devices) [default: auto]
     #[arg(long, global = true, env = "PEREGRINE_BACKEND", value_name = "NAME")]
     pub backend: Option<String>,
+    /// Which graphics cards compute: numbers or parts of names, as in 0,2 or 5090 [default: all]
+    #[arg(long, global = true, env = "PEREGRINE_CARDS", value_name = "LIST", value_delimiter = ',')]
+    pub cards: Option<Vec<String>>,
+    /// How much of the index stays on each graphics card, in MiB [default: what its memory holds, 2048 if it doesn't say]
+    #[arg(long, global = true, env = "PEREGRINE_CARD_MEMORY", value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=MAX_CARD_MEMORY))]
+    pub card_memory: Option<u64>,
+    /// Have the CUDA toolkit compile the kernels for an architecture, as sm_90 or native, instead of the driver
+    #[arg(long, global = true, env = "PEREGRINE_CUDA_ARCH", value_name = "ARCH")]
+    pub cuda_arch: Option<String>,
     /// Threads that scan; 0 for one per core [default: 0]
     #[arg(long, global = true, env = "PEREGRINE_THREADS", value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1024))]
     pub threads: Option<u64>,
@@ -220,6 +237,7 @@ impl Settings {
             ("timeout", settings.timeout, 1..=3600),
             ("requests", settings.requests, 1..=256),
             ("threads", settings.threads, 0..=1024),
+            ("card_memory", settings.card_memory, 0..=MAX_CARD_MEMORY),
         ];
         for (key, value, range) in limits {
             if let Some(value) = value.filter(|value| !range.contains(value)) {
@@ -243,6 +261,9 @@ impl Settings {
             timeout: self.timeout.or(other.timeout),
             requests: self.requests.or(other.requests),
             backend: self.backend.or(other.backend),
+            cards: self.cards.or(other.cards),
+            card_memory: self.card_memory.or(other.card_memory),
+            cuda_arch: self.cuda_arch.or(other.cuda_arch),
             threads: self.threads.or(other.threads),
             serve: self.serve.or(other.serve),
         }
@@ -301,6 +322,34 @@ impl Settings {
     /// The backend's name, or `auto`.
     pub fn backend(&self) -> &str {
         self.backend.as_deref().unwrap_or("auto")
+    }
+
+    /// Which graphics cards, and how much memory of each.
+    pub fn cards(&self) -> Selection {
+        Selection {
+            names: self.cards.clone().unwrap_or_default(),
+            budget: self.card_memory.map(|mebibytes| mebibytes << 20),
+            cuda_arch: self.cuda_arch.clone(),
+            notes: self.data_dir().ok().map(|dir| dir.join("cards.txt")),
+            ..Selection::default()
+        }
+    }
+
+    /// What scans: the backend, and the threads that run it.
+    ///
+    /// # Errors
+    /// The backend isn't there, or the threads can't be started.
+    pub fn engine(&self) -> anyhow::Result<Engine> {
+        let engine = Engine::new(backend::choose_with(self.backend(), &self.cards())?, self.threads())?;
+        for device in engine.devices() {
+            tracing::info!(
+                rows_per_second = device.rows_per_second as u64,
+                memory_mib = device.budget_bytes >> 20,
+                "scanning on {}",
+                device.title
+            );
+        }
+        Ok(engine)
     }
 
     /// Number of scan threads; 0 is one per core.

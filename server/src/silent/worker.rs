@@ -358,8 +358,8 @@ impl Worker {
         });
         let output_ends: Vec<u32> = ends.collect();
         let batch = RowBatch {
-            // Not a segment of the index: no device has it.
-            segment: u32::MAX,
+            // Of no index: no device keeps it.
+            place: None,
             first_row: 0,
             points: &points,
             output_ends: &output_ends,

@@ -1,61 +1,58 @@
-//! One card: its context in the driver, the kernels, memory, and running them.
+//! One card: the kernels, and running them.
 
 use std::ffi::{CString, c_void};
-use std::mem::size_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
-use peregrine_kernels::gpu::{DeviceKey, MAX_LABELS, PTX, generator_table};
+use peregrine_kernels::gpu::{DeviceKey, PTX, generator_table};
 
-use super::super::{Candidate, RowBatch};
+use super::super::graphics::device::{self, Failure, Part, ROWS_PER_THREAD, Step, report_room};
+use super::super::{PATIENCE, RowBatch, Selection};
+use super::memory::{Context, Memory, Pinned};
+use super::native;
 
 /// Threads of a block, as the kernels are compiled for.
 const BLOCK: u32 = 128;
-/// Rows of a thread in the steps that share an inversion.
-const ROWS_PER_THREAD: u32 = 8;
-/// Slot of a report that says that the row has to be done otherwise.
-const REDO: u32 = u32::MAX;
+/// The most rows of a part.
+const MAX_ROWS: usize = 1 << 22;
+/// Reports that are read at once; more are hardly ever there.
+const FEW: usize = 64;
+/// Bytes in front of the reports, where their number is.
+const COUNT: usize = 16;
+/// How often the card is asked whether it is done.
+const ASK: Duration = Duration::from_micros(20);
 
-/// Why a card can't be used, or not any more.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
-    /// No library of the driver.
-    #[error("there is no NVIDIA driver (libcuda) on this machine")]
-    NoDriver,
-    /// The library is there, but not what it should be.
-    #[error("the NVIDIA driver is too old: it lacks a function that is needed")]
-    OldDriver,
-    /// No card, or none of this number.
-    #[error("the NVIDIA driver finds {0} cards")]
-    NoCard(i32),
-    /// Whatever the driver says.
-    #[error("{what}: {error}")]
-    Driver { what: &'static str, error: String },
-    /// Results that can't be.
-    #[error("its answers contradict themselves")]
-    Nonsense,
-}
-
-trait Context<T> {
+/// Says at what an error of the driver happened.
+pub(super) trait Doing<T> {
     fn while_doing(self, what: &'static str) -> Result<T, Failure>;
 }
 
-impl<T> Context<T> for Result<T, DriverError> {
+impl<T> Doing<T> for Result<T, DriverError> {
     fn while_doing(self, what: &'static str) -> Result<T, Failure> {
-        // The text comes from the driver, too.
-        self.map_err(|error| Failure::Driver { what, error: format!("{error:?}") })
+        self.map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Failure::Memory,
+            // The text comes from the driver, too.
+            _ => Failure::Driver { what, error: format!("{error:?}") },
+        })
     }
+}
+
+fn missing(text: &str) -> Failure {
+    Failure::Missing(text.to_owned())
 }
 
 /// Looks for the driver. The library panics where it finds none, and where a function is missing.
 pub(super) fn with_driver<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     // SAFETY: loading a library runs its initialisers; this is the system's driver, found where the system looks for it.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Failure::NoDriver);
+        return Err(missing("there is no NVIDIA driver (libcuda) on this machine"));
     }
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failure::OldDriver))
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(missing("the NVIDIA driver is too old: it lacks a function that is needed")))
 }
 
 /// A card as it describes itself.
@@ -106,72 +103,6 @@ fn describe(device: sys::CUdevice) -> Result<CardInfo, Failure> {
     })
 }
 
-/// Memory on the card.
-#[derive(Clone, Copy, Debug, Default)]
-struct Memory {
-    at: sys::CUdeviceptr,
-    bytes: usize,
-}
-
-impl Memory {
-    /// The card's context must be current, here and below.
-    fn new(bytes: usize) -> Result<Self, Failure> {
-        // SAFETY: a context is current.
-        let at = unsafe { result::malloc_sync(bytes.max(16)) }.while_doing("allocating memory")?;
-        Ok(Self { at, bytes: bytes.max(16) })
-    }
-
-    fn holding<T: Copy>(data: &[T]) -> Result<Self, Failure> {
-        let memory = Self::new(size_of_val(data))?;
-        memory.write(data)?;
-        Ok(memory)
-    }
-
-    fn write<T: Copy>(&self, data: &[T]) -> Result<(), Failure> {
-        if size_of_val(data) > self.bytes {
-            return Err(Failure::Nonsense);
-        }
-        if data.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: the memory is ours and large enough, and the call returns when the data is copied.
-        unsafe { result::memcpy_htod_sync(self.at, data) }.while_doing("copying to the card")
-    }
-
-    fn read(&self, data: &mut [u32]) -> Result<(), Failure> {
-        if size_of_val(data) > self.bytes {
-            return Err(Failure::Nonsense);
-        }
-        if data.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: as above; every bit pattern is a number.
-        unsafe { result::memcpy_dtoh_sync(data, self.at) }.while_doing("copying from the card")
-    }
-
-    fn overwrite(&self) -> Result<(), Failure> {
-        // SAFETY: the memory is ours and has so many bytes.
-        unsafe { result::memset_d8_sync(self.at, 0, self.bytes) }.while_doing("overwriting memory")
-    }
-
-    fn free(self) -> Result<(), Failure> {
-        // SAFETY: it was allocated here and isn't used any more: whoever calls this drops it.
-        unsafe { result::free_sync(self.at) }.while_doing("freeing memory")
-    }
-
-    /// Makes room for so many bytes; what was there is lost.
-    fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
-        if self.bytes < bytes {
-            if self.bytes > 0 {
-                self.overwrite()?;
-                std::mem::take(self).free()?;
-            }
-            *self = Self::new(bytes)?;
-        }
-        Ok(())
-    }
-}
-
 /// `Scan` of `scan.cuh`.
 #[repr(C)]
 struct Arguments {
@@ -195,104 +126,110 @@ struct Arguments {
     report_room: u32,
 }
 
-/// Keys on the card.
-pub(super) struct Loaded {
-    /// Which opening of the card they belong to.
-    opening: u64,
-    keys: Vec<LoadedKey>,
-}
-
-struct LoadedKey {
-    schedule: Memory,
-    top: Memory,
-    labels: Memory,
-    operations: u32,
-    label_count: usize,
-}
-
-/// Memory for rows and what is computed for them.
-#[derive(Default)]
-struct Scratch {
-    points: Memory,
-    output_ends: Memory,
-    outputs: Memory,
-    sums: Memory,
-    products: Memory,
-    reports: Memory,
-    report_count: Memory,
-}
-
-impl Scratch {
-    /// What comes from keys.
-    fn secret(&self) -> [Memory; 3] {
-        [self.sums, self.products, self.reports]
-    }
-
-    fn all(&self) -> [Memory; 7] {
-        [
-            self.points,
-            self.output_ends,
-            self.outputs,
-            self.sums,
-            self.products,
-            self.reports,
-            self.report_count,
-        ]
-    }
-}
-
 /// A card that is open.
-pub(super) struct Card {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
+pub(in super::super) struct Cuda {
+    context: Arc<Context>,
     module: sys::CUmodule,
     ladder: sys::CUfunction,
     comb: sys::CUfunction,
     matching: sys::CUfunction,
     table: Memory,
-    scratch: Scratch,
-    /// Keys that are on the card.
-    secrets: Vec<Memory>,
-    opening: u64,
+    budget: u64,
+    patience: Duration,
 }
 
-// SAFETY: the driver's handles may be used by any thread in which the context is current, which every method sees to; and a
-// card is used by one thread at a time, since using it takes `&mut`.
-unsafe impl Send for Card {}
+// SAFETY: the driver's handles may be used by any thread in which the context is current, which every method sees to.
+unsafe impl Send for Cuda {}
+// SAFETY: as above, and by several at once.
+unsafe impl Sync for Cuda {}
 
-impl Card {
+/// Keys on the card.
+pub(in super::super) struct Keys(Vec<Key>);
+
+struct Key {
+    schedule: Memory,
+    top: Memory,
+    labels: Memory,
+    operations: u32,
+}
+
+/// Rows on the card.
+pub(in super::super) struct Tile {
+    points: Memory,
+    ends: Memory,
+    outputs: Memory,
+    outputs_base: u32,
+}
+
+/// A stream of work and the memory that it needs.
+pub(in super::super) struct Lane {
+    context: Arc<Context>,
+    stream: sys::CUstream,
+    event: sys::CUevent,
+    /// Rows on their way to the card.
+    stage: Pinned,
+    rows: Tile,
+    sums: Memory,
+    products: Memory,
+    /// Their number, then the reports.
+    reports: Memory,
+    few: Pinned,
+}
+
+// SAFETY: as for the card; and a lane is used by one thread at a time, since using it takes `&mut`.
+unsafe impl Send for Lane {}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() && !self.context.abandoned.load(Ordering::Relaxed) {
+            // SAFETY: both were made with the lane, and nothing is started in them any more.
+            let ended = unsafe {
+                result::stream::synchronize(self.stream)
+                    .and(result::event::destroy(self.event))
+                    .and(result::stream::destroy(self.stream))
+            };
+            if let Err(error) = ended {
+                tracing::debug!("ending a stream of work: error {}", error.0 as u32);
+            }
+        }
+    }
+}
+
+impl Cuda {
     /// Opens a card, loads the kernels, and fills their table.
-    pub(super) fn open(number: i32) -> Result<Self, Failure> {
-        with_driver(|| Self::open_present(number))
+    pub(super) fn open(number: usize, selection: &Selection) -> Result<Self, Failure> {
+        with_driver(|| Self::open_present(number, selection))
     }
 
-    fn open_present(number: i32) -> Result<Self, Failure> {
-        static OPENINGS: AtomicU64 = AtomicU64::new(0);
+    fn open_present(number: usize, selection: &Selection) -> Result<Self, Failure> {
         result::init().while_doing("starting the driver")?;
-        let count = result::device::get_count().while_doing("counting cards")?;
-        if number >= count {
-            return Err(Failure::NoCard(count));
-        }
-        let device = result::device::get(number).while_doing("finding the card")?;
-        // SAFETY: the device comes from the driver; the context is released when the card is dropped.
-        let context = unsafe { result::primary_ctx::retain(device) }.while_doing("making a context")?;
+        let device = result::device::get(number as i32).while_doing("finding the card")?;
+        let context = Arc::new(Context::new(device)?);
+        let table: Vec<u8> = generator_table().flatten().collect();
+        let table = Memory::holding(&context, &table)?;
         let mut card = Self {
-            device,
             context,
             module: std::ptr::null_mut(),
             ladder: std::ptr::null_mut(),
             comb: std::ptr::null_mut(),
             matching: std::ptr::null_mut(),
-            table: Memory::default(),
-            scratch: Scratch::default(),
-            secrets: Vec::new(),
-            opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
+            table,
+            budget: 0,
+            patience: selection.patience.unwrap_or(PATIENCE),
         };
-        card.enter()?;
-        let ptx = CString::new(PTX).map_err(|_| Failure::Nonsense)?;
-        // SAFETY: the image is PTX, ends with a zero, and is only read during the call.
+        let mut image = match selection.cuda_arch.as_deref() {
+            None => PTX.as_bytes().to_vec(),
+            Some("native") => {
+                let (major, minor) = describe(device)?.capability;
+                native::compile(&format!("sm_{major}{minor}"))?
+            }
+            Some(architecture) => native::compile(architecture)?,
+        };
+        // PTX is a text that ends with it; a cubin knows its own length.
+        image.push(0);
+        // SAFETY: the image is PTX or a cubin, ends with a zero, and is only read during the call.
         card.module =
-            unsafe { result::module::load_data(ptx.as_ptr().cast()) }.while_doing("loading the kernels")?;
+            unsafe { result::module::load_data(image.as_ptr().cast()) }.while_doing("loading the kernels")?;
         let module = card.module;
         let function = |name: &str| {
             let name = CString::new(name).map_err(|_| Failure::Nonsense)?;
@@ -302,67 +239,15 @@ impl Card {
         card.ladder = function("peregrine_ladder")?;
         card.comb = function("peregrine_comb")?;
         card.matching = function("peregrine_match")?;
-        let table: Vec<[u8; 64]> = generator_table().collect();
-        card.table = Memory::holding(&table)?;
+        // Something has to be left for what is computed, and for others.
+        let (free, _) = result::mem_get_info().while_doing("asking how much memory is free")?;
+        card.budget = selection.budget.unwrap_or(free as u64 / 10 * 8);
         Ok(card)
-    }
-
-    /// Makes the context current in this thread.
-    fn enter(&self) -> Result<(), Failure> {
-        // SAFETY: the context is held until the card is dropped.
-        unsafe { result::ctx::set_current(self.context) }.while_doing("using the context")
-    }
-
-    /// Whether these keys are on the card.
-    pub(super) fn holds(&self, loaded: &Loaded) -> bool {
-        loaded.opening == self.opening
-    }
-
-    pub(super) fn load(&mut self, keys: &[DeviceKey]) -> Result<Loaded, Failure> {
-        self.enter()?;
-        let mut hold = |memory: Result<Memory, Failure>| {
-            let memory = memory?;
-            self.secrets.push(memory);
-            Ok::<_, Failure>(memory)
-        };
-        let load = |key: &DeviceKey| {
-            Ok(LoadedKey {
-                schedule: hold(Memory::holding(&key.schedule))?,
-                top: hold(Memory::holding(&key.top))?,
-                labels: hold(Memory::holding(&key.labels))?,
-                operations: key.schedule.len() as u32,
-                label_count: key.labels.len(),
-            })
-        };
-        // If that fails the context goes, and the memory with it.
-        let keys = keys.iter().map(load).collect::<Result<_, Failure>>()?;
-        Ok(Loaded { opening: self.opening, keys })
-    }
-
-    /// Overwrites everything that comes from the keys.
-    pub(super) fn unload(&mut self, loaded: Loaded) -> Result<(), Failure> {
-        self.enter()?;
-        for key in loaded.keys {
-            for memory in [key.schedule, key.top, key.labels] {
-                memory.overwrite()?;
-                self.secrets.retain(|secret| secret.at != memory.at);
-                memory.free()?;
-            }
-        }
-        for memory in self.scratch.secret() {
-            if memory.bytes > 0 {
-                memory.overwrite()?;
-            }
-        }
-        self.synchronize()
-    }
-
-    fn synchronize(&self) -> Result<(), Failure> {
-        result::ctx::synchronize().while_doing("waiting for the card")
     }
 
     fn launch(
         &self,
+        lane: &Lane,
         kernel: sys::CUfunction,
         threads: u32,
         arguments: &mut Arguments,
@@ -370,127 +255,220 @@ impl Card {
         let blocks = threads.div_ceil(BLOCK);
         let mut list = [std::ptr::from_mut(arguments).cast::<c_void>()];
         let (grid, block) = ((blocks, 1, 1), (BLOCK, 1, 1));
-        // SAFETY: the kernels take one argument, the structure that this one is laid out like. Its pointers are memory of this
-        // card, as large as its counts say, which lives until the kernels are done: all callers wait for that.
-        unsafe { result::launch_kernel(kernel, grid, block, 0, std::ptr::null_mut(), &mut list) }
+        // SAFETY: the kernels take one argument, the structure that this one is laid out like, which is copied by the call. Its
+        // pointers are memory of this card, as large as its counts say, which lives until the kernels are done: all callers
+        // wait for that.
+        unsafe { result::launch_kernel(kernel, grid, block, 0, lane.stream, &mut list) }
             .while_doing("starting a kernel")
     }
 
-    /// Candidates, and rows that have to be done otherwise (in any order, and some twice).
-    pub(super) fn scan(
-        &mut self,
-        loaded: &Loaded,
-        batch: RowBatch<'_>,
-    ) -> Result<(Vec<Candidate>, Vec<u32>), Failure> {
-        self.enter()?;
-        let rows = batch.len();
-        let count = u32::try_from(rows).map_err(|_| Failure::Nonsense)?;
-        // A row reports every slot at most once, and that it has to be done otherwise at most twice.
-        let labels = loaded.keys.iter().map(|key| key.label_count.min(MAX_LABELS)).max().unwrap_or(0);
-        let room = rows * (labels + 3);
-        let s = &mut self.scratch;
-        s.points.grow(rows * 64)?;
-        s.output_ends.grow(rows * 4)?;
-        s.outputs.grow(batch.outputs.len() * 8)?;
-        s.sums.grow(rows * 96)?;
-        s.products.grow(rows * 32)?;
-        s.reports.grow(room * 12)?;
-        s.report_count.grow(4)?;
-        s.points.write(batch.points)?;
-        s.output_ends.write(batch.output_ends)?;
-        s.outputs.write(batch.outputs)?;
-        let threads = count.div_ceil(ROWS_PER_THREAD);
-        let (mut found, mut redo) = (Vec::new(), Vec::new());
-        for (number, key) in (0..).zip(&loaded.keys) {
-            let mut arguments = Arguments {
-                points: self.scratch.points.at,
-                output_ends: self.scratch.output_ends.at,
-                outputs: self.scratch.outputs.at,
-                outputs_base: batch.outputs_base,
-                rows: count,
-                // Whole blocks, as many as are started.
-                threads: threads.next_multiple_of(BLOCK),
-                schedule: key.schedule.at,
-                top: key.top.at,
-                labels: key.labels.at,
-                operations: key.operations,
-                label_count: 0,
-                key: number,
-                table: self.table.at,
-                sums: self.scratch.sums.at,
-                products: self.scratch.products.at,
-                reports: self.scratch.reports.at,
-                report_count: self.scratch.report_count.at,
-                report_room: u32::try_from(room).unwrap_or(u32::MAX),
-            };
-            self.scratch.report_count.write(&[0u32])?;
-            self.launch(self.ladder, count, &mut arguments)?;
-            self.launch(self.comb, threads, &mut arguments)?;
-            // So many labels at once; without any, once.
-            for first in (0..key.label_count.max(1)).step_by(MAX_LABELS) {
-                let labels = key.label_count.saturating_sub(first).min(MAX_LABELS);
-                arguments.labels = key.labels.at + 64 * first as u64;
-                arguments.label_count = labels as u32;
-                self.launch(self.matching, threads, &mut arguments)?;
-                self.synchronize()?;
-                for [row, target, slot] in self.reports(room)? {
-                    if row >= count || target != number || (slot != REDO && slot as usize > labels) {
-                        return Err(Failure::Nonsense);
-                    }
-                    match slot {
-                        REDO => redo.push(row),
-                        // Without a label it is looked for every time.
-                        0 if first > 0 => {}
-                        0 => found.push(Candidate { row, target, slot }),
-                        slot => found.push(Candidate { row, target, slot: slot + first as u32 }),
-                    }
-                }
-                self.scratch.report_count.write(&[0u32])?;
+    /// Until all is done that was started in the lane.
+    fn wait(&self, lane: &Lane) -> Result<(), Failure> {
+        // SAFETY: the event and the stream live as long as the lane.
+        unsafe { result::event::record(lane.event, lane.stream) }.while_doing("waiting for the card")?;
+        let started = Instant::now();
+        loop {
+            // SAFETY: as above.
+            match unsafe { result::event::query(lane.event) } {
+                Ok(()) => return Ok(()),
+                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {}
+                other => return other.while_doing("waiting for the card"),
             }
+            if started.elapsed() > self.patience {
+                return Err(Failure::Hangs(self.patience));
+            }
+            std::thread::sleep(ASK);
         }
-        Ok((found, redo))
     }
 
-    fn reports(&self, room: usize) -> Result<Vec<[u32; 3]>, Failure> {
-        let mut count = [0];
-        self.scratch.report_count.read(&mut count)?;
-        let count = count[0] as usize;
-        if count > room {
-            return Err(Failure::Nonsense);
+    /// Copies rows by way of memory that the card can read while others compute.
+    fn bring(&self, lane: &mut Lane, batch: RowBatch<'_>, tile: &Tile) -> Result<(), Failure> {
+        let ends: Vec<u8> = batch.output_ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        let columns = [
+            (&tile.points, batch.points.as_flattened()),
+            (&tile.ends, &ends),
+            (&tile.outputs, batch.outputs.as_flattened()),
+        ];
+        // What was started before may still read it.
+        self.wait(lane)?;
+        lane.stage.fill(&self.context, columns.iter().map(|(_, data)| *data))?;
+        let mut from = 0;
+        for (memory, data) in columns {
+            memory.write_later(&lane.stage, from, data.len(), lane.stream)?;
+            from += data.len();
         }
-        let mut words = vec![0; 3 * count];
-        self.scratch.reports.read(&mut words)?;
-        Ok(words.as_chunks().0.to_vec())
+        Ok(())
     }
 }
 
-impl Drop for Card {
-    fn drop(&mut self) {
-        // After a failure nothing of this may work; then the context's memory goes with the context.
-        let mut close = || -> Result<(), Failure> {
-            self.enter()?;
-            for memory in self.scratch.secret().iter().chain(&self.secrets) {
-                if memory.bytes > 0 {
-                    memory.overwrite()?;
-                }
-            }
-            for memory in self.scratch.all().into_iter().chain([self.table]).chain(self.secrets.drain(..)) {
-                if memory.bytes > 0 {
-                    memory.free()?;
-                }
-            }
-            if !self.module.is_null() {
-                // SAFETY: it was loaded in this context, and no kernel of it runs: every scan waits for its kernels.
-                unsafe { result::module::unload(self.module) }.while_doing("unloading the kernels")?;
-            }
-            Ok(())
+impl Tile {
+    fn new(context: &Arc<Context>, batch: Option<RowBatch<'_>>) -> Result<Self, Failure> {
+        let (rows, outputs) = batch.map_or((0, 0), |batch| (batch.len(), batch.outputs.len()));
+        Ok(Self {
+            points: Memory::new(context, rows * 64)?,
+            ends: Memory::new(context, rows * 4)?,
+            outputs: Memory::new(context, outputs * 8)?,
+            outputs_base: batch.map_or(0, |batch| batch.outputs_base),
+        })
+    }
+}
+
+impl device::Device for Cuda {
+    type Keys = Keys;
+    type Tile = Tile;
+    type Lane = Lane;
+
+    fn max_rows(&self) -> usize {
+        MAX_ROWS
+    }
+
+    fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    fn lane(&self) -> Result<Lane, Failure> {
+        self.context.enter()?;
+        let context = &self.context;
+        let (rows, sums) = (Tile::new(context, None)?, Memory::secret(context, 0)?);
+        let (products, reports) = (Memory::secret(context, 0)?, Memory::secret(context, 0)?);
+        let (stage, few) = (Pinned::new(context, 0)?, Pinned::new(context, COUNT + 12 * FEW)?);
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let event = result::event::create(flags).while_doing("making an event")?;
+        let kind = result::stream::StreamKind::NonBlocking;
+        let stream = result::stream::create(kind).while_doing("making a stream")?;
+        Ok(Lane { context: Arc::clone(context), stream, event, stage, rows, sums, products, reports, few })
+    }
+
+    fn load(&self, keys: &[DeviceKey]) -> Result<Keys, Failure> {
+        self.context.enter()?;
+        let load = |key: &DeviceKey| {
+            Ok(Key {
+                schedule: Memory::holding_secret(&self.context, &key.schedule)?,
+                top: Memory::holding_secret(&self.context, key.top.as_flattened())?,
+                labels: Memory::holding_secret(&self.context, key.labels.as_flattened())?,
+                operations: key.schedule.len() as u32,
+            })
         };
-        if let Err(failure) = close() {
-            tracing::debug!("closing the graphics card: {failure}");
+        Ok(Keys(keys.iter().map(load).collect::<Result<_, Failure>>()?))
+    }
+
+    fn unload(&self, keys: Keys) -> Result<(), Failure> {
+        self.context.enter()?;
+        keys.0.iter().flat_map(|key| [&key.schedule, &key.top, &key.labels]).try_for_each(Memory::overwrite)
+    }
+
+    fn upload(&self, lane: &mut Lane, batch: RowBatch<'_>) -> Result<Tile, Failure> {
+        self.context.enter()?;
+        let tile = Tile::new(&self.context, Some(batch))?;
+        self.bring(lane, batch, &tile)?;
+        // The other lane may use it at once.
+        self.wait(lane)?;
+        Ok(tile)
+    }
+
+    fn begin(&self, lane: &mut Lane, part: &Part<'_, Tile>, labels: u32) -> Result<(), Failure> {
+        self.context.enter()?;
+        let rows = part.batch.len();
+        if part.tile.is_none() {
+            lane.rows.points.grow(rows * 64)?;
+            lane.rows.ends.grow(rows * 4)?;
+            lane.rows.outputs.grow(part.batch.outputs.len() * 8)?;
+            lane.rows.outputs_base = part.batch.outputs_base;
+            let own = std::mem::replace(&mut lane.rows, Tile::new(&self.context, None)?);
+            let brought = self.bring(lane, part.batch, &own);
+            lane.rows = own;
+            brought?;
         }
-        // SAFETY: it was retained once, on opening.
-        if let Err(error) = unsafe { result::primary_ctx::release(self.device) } {
-            tracing::debug!("releasing the context: error {}", error.0 as u32);
+        lane.sums.grow(rows * 96)?;
+        lane.products.grow(rows * 32)?;
+        lane.reports.grow(COUNT + 12 * report_room(rows, labels).max(FEW))
+    }
+
+    fn step(
+        &self,
+        lane: &mut Lane,
+        part: &Part<'_, Tile>,
+        keys: &Keys,
+        step: Step,
+    ) -> Result<Vec<[u32; 3]>, Failure> {
+        self.context.enter()?;
+        let key = keys.0.get(step.key as usize).ok_or(Failure::Nonsense)?;
+        let rows = u32::try_from(part.batch.len()).map_err(|_| Failure::Nonsense)?;
+        let room = report_room(part.batch.len(), step.labels);
+        let threads = rows.div_ceil(ROWS_PER_THREAD);
+        let (tile, before) = part.tile.unwrap_or((&lane.rows, 0));
+        let outputs_before = u64::from(part.batch.outputs_base - tile.outputs_base);
+        let mut arguments = Arguments {
+            points: tile.points.at() + 64 * u64::from(before),
+            output_ends: tile.ends.at() + 4 * u64::from(before),
+            outputs: tile.outputs.at() + 8 * outputs_before,
+            outputs_base: part.batch.outputs_base,
+            rows,
+            // Whole blocks, as many as are started.
+            threads: threads.next_multiple_of(BLOCK),
+            schedule: key.schedule.at(),
+            top: key.top.at(),
+            labels: key.labels.at() + 64 * u64::from(step.first_label),
+            operations: key.operations,
+            label_count: step.labels,
+            key: step.key,
+            table: self.table.at(),
+            sums: lane.sums.at(),
+            products: lane.products.at(),
+            reports: lane.reports.at() + COUNT as u64,
+            report_count: lane.reports.at(),
+            report_room: u32::try_from(room).unwrap_or(u32::MAX),
+        };
+        lane.reports.clear_later(COUNT, lane.stream)?;
+        if step.compute {
+            self.launch(lane, self.ladder, rows, &mut arguments)?;
+            self.launch(lane, self.comb, threads, &mut arguments)?;
+        }
+        self.launch(lane, self.matching, threads, &mut arguments)?;
+        let stream = lane.stream;
+        lane.reports.read_later(&mut lane.few, COUNT + 12 * FEW, stream)?;
+        self.wait(lane)?;
+        let count = lane.few.words(1)[0] as usize;
+        if count > room {
+            return Err(Failure::Nonsense);
+        }
+        if count > FEW {
+            let mut all = Pinned::new(&self.context, COUNT + 12 * count)?;
+            lane.reports.read_later(&mut all, COUNT + 12 * count, stream)?;
+            self.wait(lane)?;
+            return Ok(reports(&all, count));
+        }
+        Ok(reports(&lane.few, count))
+    }
+
+    fn wipe(&self, lane: &mut Lane) -> Result<(), Failure> {
+        self.context.enter()?;
+        lane.few.overwrite();
+        [&lane.sums, &lane.products, &lane.reports].into_iter().try_for_each(Memory::overwrite)?;
+        result::ctx::synchronize().while_doing("waiting for the card")
+    }
+
+    fn abandon(&self) {
+        self.context.abandoned.store(true, Ordering::Relaxed);
+    }
+}
+
+fn reports(read: &Pinned, count: usize) -> Vec<[u32; 3]> {
+    let words = read.words(COUNT / 4 + 3 * count);
+    words[COUNT / 4..].as_chunks().0.to_vec()
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if self.module.is_null()
+            || self.context.abandoned.load(Ordering::Relaxed)
+            || self.context.enter().is_err()
+        {
+            return;
+        }
+        // SAFETY: it was loaded in this context, and no kernel of it runs: every step waits for its kernels.
+        if let Err(error) = unsafe { result::module::unload(self.module) } {
+            tracing::debug!("unloading the kernels: error {}", error.0 as u32);
         }
     }
 }
