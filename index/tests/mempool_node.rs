@@ -299,7 +299,7 @@ fn node_daemon_answers_like_the_node() {
     // A parent and a child that pays for both.
     let parent = spend(&followed.coins[2..3], &[COIN - 200], 0xffff_fffd);
     let child = spend(&[OutPoint::new(parent.compute_txid(), 0)], &[COIN - 20_000], 0xffff_fffd);
-    let answer = daemon.submit_package(&[serialize(&parent), serialize(&child)]).unwrap();
+    let answer = daemon.submit_package(&[serialize(&parent), serialize(&child)], None, None).unwrap();
     assert_eq!(answer["package_msg"], "success");
 
     // From a block, whether or not the node reads parts of blocks.

@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod config;
 pub mod electrum;
+pub mod http;
 mod interrupt;
 pub mod live;
 pub mod node;

@@ -15,6 +15,9 @@ use super::rpc::{RpcSource, code};
 use super::rpc_json::{Prevout, RpcError, Text, parse_btc};
 use super::{ChainSource, NodeKind, SourceError};
 
+/// Bitcoin Core's, in BTC per 1000 virtual bytes.
+const DEFAULT_MAX_FEE_RATE: f64 = 0.1;
+
 /// Calls in one batch. A node answers them one after the other, so more would only make the answer longer.
 const BATCH: usize = 500;
 
@@ -296,12 +299,25 @@ impl Daemon {
         Ok(txid)
     }
 
-    /// Sends transactions that depend on each other, parents first; the node's answer as it is.
+    /// Sends transactions that depend on each other, parents first; the node's answer as it is. The highest fee rate is in BTC
+    /// per 1000 virtual bytes, what may be burnt in BTC; without them the node's own limits hold.
     ///
     /// # Errors
     /// [`CallError::Node`] if the package as such can't be accepted.
-    pub fn submit_package(&self, raws: &[Vec<u8>]) -> CallResult<Value> {
-        self.call("submitpackage", &json!([hex_list(raws)]))
+    pub fn submit_package(
+        &self,
+        raws: &[Vec<u8>],
+        max_fee_rate: Option<f64>,
+        max_burn: Option<f64>,
+    ) -> CallResult<Value> {
+        let mut params = vec![json!(hex_list(raws))];
+        // Given by place, so that the second needs the first.
+        match (max_fee_rate, max_burn) {
+            (None, None) => {}
+            (rate, None) => params.push(json!(rate)),
+            (rate, burn) => params.extend([json!(rate.unwrap_or(DEFAULT_MAX_FEE_RATE)), json!(burn)]),
+        }
+        self.call("submitpackage", &json!(params))
     }
 
     /// What the mempool would say to transactions; the node's answer as it is.

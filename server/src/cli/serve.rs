@@ -1,6 +1,8 @@
 //! `peregrine serve`
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,7 @@ use tracing_subscriber::prelude::*;
 use super::output;
 use crate::config::{ServeSettings, Settings};
 use crate::electrum;
+use crate::http;
 use crate::interrupt;
 use crate::live;
 use crate::silent::{self, SilentService};
@@ -57,6 +60,7 @@ impl Serve {
         let interrupted = interrupt::flag()?;
         let network = settings.network().network();
         let config = serve.electrum_config(settings)?;
+        let web = serve.http_config(settings)?;
         std::fs::create_dir_all(settings.network_dir()?).with_context(|| {
             format!("can't make {}", settings.network_dir().unwrap_or_default().display())
         })?;
@@ -106,11 +110,17 @@ impl Serve {
         let json = self.json;
         let result = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel::<()>();
+            let (stop_web, web_stopped) = oneshot::channel::<()>();
+            let explorer = Arc::clone(&node);
             let server = electrum::serve(config, node, Some(service), async {
                 let _ = stopped.await;
             })
             .await?;
-            announce(server.addresses(), json)?;
+            let web = http::serve(web, explorer, async {
+                let _ = web_stopped.await;
+            })
+            .await?;
+            announce(server.addresses(), web.addresses(), json)?;
             let failure = tokio::select! {
                 failure = chain.failed() => Some(failure),
                 () = signal(interrupted) => None,
@@ -118,7 +128,8 @@ impl Serve {
             tracing::info!("stopping");
             // A second signal ends the program at once.
             let _ = stop.send(());
-            server.finished().await;
+            let _ = stop_web.send(());
+            tokio::join!(server.finished(), web.finished());
             Ok(failure)
         });
         silent.stop();
@@ -142,15 +153,26 @@ async fn signal(interrupted: &AtomicBool) {
     }
 }
 
-fn announce(addresses: &electrum::Addresses, json: bool) -> anyhow::Result<()> {
-    let lists = [
+fn announce(
+    addresses: &electrum::Addresses,
+    web: &[(http::Interface, bool, SocketAddr)],
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut lists: BTreeMap<String, Vec<SocketAddr>> = [
         ("electrum", &addresses.tcp),
         ("electrum_tls", &addresses.tls),
         ("electrum_websocket", &addresses.websocket),
         ("electrum_websocket_tls", &addresses.websocket_tls),
-    ];
+    ]
+    .into_iter()
+    .map(|(name, list)| (name.to_owned(), list.clone()))
+    .collect();
+    for (interface, tls, address) in web {
+        let name = format!("{}{}", interface.name(), if *tls { "_tls" } else { "" });
+        lists.entry(name).or_default().push(*address);
+    }
     let mut event = json!({ "event": "listening" });
-    for (name, list) in lists {
+    for (name, list) in &lists {
         let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
         for address in &texts {
             tracing::info!("listening on {address} ({name})");

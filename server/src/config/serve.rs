@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::{NetworkName, Settings};
 use crate::electrum::{Config, Limits};
+use crate::http;
 
 /// What turns a port, or ZMQ, off.
 const OFF: &str = "off";
@@ -55,6 +56,14 @@ settings! {
     electrum_key: PathBuf = "PEREGRINE_ELECTRUM_KEY", "FILE";
     /// What clients show of the server [default: its name and version]
     electrum_banner: String = "PEREGRINE_ELECTRUM_BANNER", "TEXT";
+    /// Where to offer Esplora's REST interface, or "off" [default: off; explorers expect 127.0.0.1:3000]
+    esplora: Listen = "PEREGRINE_ESPLORA", "ADDR:PORT";
+    /// The same with TLS, with the certificate of electrum_cert [default: off]
+    esplora_tls: Listen = "PEREGRINE_ESPLORA_TLS", "ADDR:PORT";
+    /// Whose pages may ask over HTTP: an origin as https://example.org, or "*" for all [default: none]
+    http_cors: String = "PEREGRINE_HTTP_CORS", "ORIGIN";
+    /// Memory for what explorers were shown, in MiB [default: 64]
+    http_cache: Count = "PEREGRINE_HTTP_CACHE", "MIB";
     /// The node's ZMQ address for "sequence", or "off" to ask for the mempool regularly instead [default: what the node says]
     zmq: String = "PEREGRINE_ZMQ", "URL";
     /// Memory for the script-hash index, in MiB [default: 512]
@@ -164,6 +173,28 @@ impl ServeSettings {
             banner: self.electrum_banner.clone().unwrap_or_else(|| default.banner.clone()),
             limits: self.limits(),
             ..default
+        })
+    }
+
+    /// How the HTTP server is to be.
+    pub fn http_config(&self, settings: &Settings) -> anyhow::Result<http::Config> {
+        let electrum = self.electrum_config(settings)?;
+        let ports = [(http::Interface::Esplora, &self.esplora, &self.esplora_tls)];
+        let ports = ports.into_iter().flat_map(|(interface, plain, secure)| {
+            [(plain, false), (secure, true)].map(|(listen, tls)| http::Port {
+                interface,
+                addresses: listen.clone().map_or(Vec::new(), |listen| listen.0),
+                tls,
+            })
+        });
+        Ok(http::Config {
+            ports: ports.collect(),
+            certificate: electrum.certificate,
+            cors: self.http_cors.clone(),
+            cache: self.http_cache.map_or(64, |mib| mib.get().into()) << 20,
+            patience: Duration::from_secs(10),
+            drain: electrum.drain,
+            limits: electrum.limits,
         })
     }
 

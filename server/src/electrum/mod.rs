@@ -20,11 +20,11 @@ mod line;
 mod listener;
 mod methods;
 mod notes;
-mod peers;
+pub(crate) mod peers;
 mod rpc;
 mod session;
 mod streams;
-mod tls;
+pub(crate) mod tls;
 mod transport;
 mod version;
 mod websocket;
@@ -163,6 +163,6 @@ fn header_object(tip: &ChainTip) -> String {
 }
 
 /// Locks. A panic elsewhere leaves what we keep usable: no invariant spans an unlock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

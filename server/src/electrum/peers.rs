@@ -12,10 +12,10 @@ use super::lock;
 use super::rpc::{BUSY, RpcError};
 
 /// What counts as one user of the server: an IPv4 address or an IPv6 /64.
-pub(super) type Group = [u8; 8];
+pub(crate) type Group = [u8; 8];
 
 /// The group of an address; `None` for loopback, behind which anybody may be.
-pub(super) fn group(address: IpAddr) -> Option<Group> {
+pub(crate) fn group(address: IpAddr) -> Option<Group> {
     match address.to_canonical() {
         address if address.is_loopback() => None,
         IpAddr::V4(v4) => {
@@ -30,7 +30,7 @@ pub(super) fn group(address: IpAddr) -> Option<Group> {
 
 /// What all clients together use.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     limits: Limits,
     state: Mutex<State>,
 }
@@ -95,7 +95,7 @@ impl Tokens {
 
 /// A connection that counts until it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     peers: Arc<Peers>,
     group: Option<Group>,
     /// Tokens of a connection that has no group.
@@ -104,16 +104,16 @@ pub(super) struct Seat {
 }
 
 impl Peers {
-    pub(super) fn new(limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         lock(&self.state).connections
     }
 
     /// A place for a new connection.
-    pub(super) fn seat(self: &Arc<Self>, address: IpAddr) -> Result<Seat, RpcError> {
+    pub(crate) fn seat(self: &Arc<Self>, address: IpAddr) -> Result<Seat, RpcError> {
         let group = group(address);
         let mut state = lock(&self.state);
         if state.connections >= self.limits.connections {
@@ -142,12 +142,12 @@ impl Peers {
 
 impl Seat {
     /// How long the next request must wait, or that it can't be answered.
-    pub(super) fn wait(&self) -> Result<Duration, RpcError> {
+    pub(crate) fn wait(&self) -> Result<Duration, RpcError> {
         self.tokens(|tokens, limits| tokens.wait(limits))
     }
 
     /// Pays for a request that was answered.
-    pub(super) fn charge(&self, cost: f64) {
+    pub(crate) fn charge(&self, cost: f64) {
         self.tokens(|tokens, limits| tokens.charge(cost, limits));
     }
 
@@ -161,7 +161,7 @@ impl Seat {
     }
 
     /// Counts one more subscription.
-    pub(super) fn subscribe(&self) -> Result<(), RpcError> {
+    pub(crate) fn subscribe(&self) -> Result<(), RpcError> {
         let limits = &self.peers.limits;
         let full = |limit: usize, whose| {
             Err(RpcError::bad(format!("too many subscriptions: {limit} are allowed {whose}")))
@@ -186,7 +186,7 @@ impl Seat {
     }
 
     /// Counts one less.
-    pub(super) fn unsubscribe(&self) {
+    pub(crate) fn unsubscribe(&self) {
         let mut own = lock(&self.subscriptions);
         *own = own.saturating_sub(1);
         let mut state = lock(&self.peers.state);

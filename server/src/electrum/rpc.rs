@@ -31,9 +31,9 @@ pub(super) const HISTORY_TOO_LARGE: i32 = 10001;
 
 /// An error as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RpcError {
+pub(crate) struct RpcError {
     pub(super) code: i32,
-    pub(super) message: String,
+    pub(crate) message: String,
     /// Whether the connection ends with it.
     pub(super) close: bool,
 }

@@ -18,7 +18,7 @@ use super::config::CertificateFiles;
 use super::lock;
 
 /// Settings for TLS 1.2 and 1.3 with the certificate of these files.
-pub(super) fn server_config(files: &CertificateFiles) -> anyhow::Result<Arc<ServerConfig>> {
+pub(crate) fn server_config(files: &CertificateFiles) -> anyhow::Result<Arc<ServerConfig>> {
     create_if_missing(files)?;
     let seen = stamp(files)?;
     let key = Arc::new(load(files)?);

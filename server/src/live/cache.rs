@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bitcoin::consensus::encode::deserialize;
 use bitcoin::{BlockHash, Transaction, Txid};
 use peregrine_index::address::{ScriptHash, TxLocation};
-use peregrine_index::source::{Daemon, MempoolInfo, SourceError};
+use peregrine_index::source::{BlockWithPrevouts, Daemon, MempoolInfo, SourceError};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -23,16 +23,20 @@ const COUNTED: usize = 10_000;
 pub(super) struct Caches {
     pub(super) fees: Fees,
     pub(super) transactions: Transactions,
+    /// Blocks with what they spend, taken apart.
+    pub(super) blocks: Cache<BlockHash, Arc<BlockWithPrevouts>, Bytes>,
     histories: Cache<ScriptHash, Arc<Confirmed>, Bytes>,
 }
 
 impl Caches {
     /// With so many bytes of memory in all.
     pub(super) fn new(bytes: u64) -> Self {
-        let (histories, transactions) = (bytes / 4, bytes - bytes / 4);
+        let (histories, blocks) = (bytes / 4, bytes / 4);
+        let transactions = bytes - histories - blocks;
         Self {
             fees: Fees::default(),
             transactions: Transactions::new(transactions),
+            blocks: Cache::with_weighter((blocks / 1_000_000 + 1) as usize, blocks, Bytes),
             // A usual script has a few entries.
             histories: Cache::with_weighter((histories / 300) as usize, histories, Bytes),
         }
@@ -69,6 +73,13 @@ pub(super) struct Bytes;
 impl Weighter<ScriptHash, Arc<Confirmed>> for Bytes {
     fn weight(&self, _: &ScriptHash, known: &Arc<Confirmed>) -> u64 {
         150 + 36 * known.transactions.len() as u64
+    }
+}
+
+impl Weighter<BlockHash, Arc<BlockWithPrevouts>> for Bytes {
+    fn weight(&self, _: &BlockHash, block: &Arc<BlockWithPrevouts>) -> u64 {
+        // Every script and witness has a place of its own, about twice its bytes.
+        3 * block.block.total_size() as u64 + 500
     }
 }
 

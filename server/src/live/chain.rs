@@ -153,7 +153,7 @@ fn index(
     let name = setup.node.describe();
     let connected = waiter.run(&name, || Ok((connect(&setup.node)?, Daemon::connect(&setup.node)?)));
     let (source, daemon) = match connected {
-        Ok((source, daemon)) => (source, Arc::new(daemon)),
+        Ok((source, daemon)) => (Arc::new(source), Arc::new(daemon)),
         Err(WaitError::Cancelled) => return Ok(()),
         Err(WaitError::Source(error)) => return Err(Failure(format!("{name}: {error}"))),
     };
@@ -163,6 +163,7 @@ fn index(
     tracing::info!("reading from {}", source.describe());
     // Only this thread sets it, and once.
     let _ = node.daemon.set(Arc::clone(&daemon));
+    let _ = node.blocks.set(Arc::clone(&source) as Arc<dyn ChainSource>);
 
     let mut follower = MempoolFollower::new(daemon, setup.method, setup.zmq);
     let wake = node.wake.clone();
@@ -180,7 +181,7 @@ fn index(
             node,
             reader,
             tweaks: tweak_reader,
-            source: &source,
+            source: &*source,
             follower,
             silent: setup.silent,
             woken,
@@ -196,7 +197,7 @@ fn index(
             .spawn_scoped(scope, move || publisher.run())
             .map_err(failure)?;
         let result = run_indexes(
-            &source,
+            &*source,
             Indexes { tweaks: &mut tweaks, addresses: Some(&mut addresses) },
             options,
             cancel,

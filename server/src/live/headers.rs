@@ -1,9 +1,11 @@
 //! The headers of the best chain in memory, and proofs that one is among them.
 
-use bitcoin::Network;
+use std::collections::HashMap;
+
 use bitcoin::block::Header;
 use bitcoin::consensus::encode::{deserialize, serialize};
 use bitcoin::hashes::{Hash, sha256d};
+use bitcoin::{BlockHash, Network};
 
 use super::merkle;
 use crate::node::HeaderProof;
@@ -20,12 +22,19 @@ pub(super) struct Headers {
     raw: Vec<[u8; 80]>,
     /// One hash over each full part of [`PART`] headers.
     parts: Vec<[u8; 32]>,
+    /// Heights by the first bytes of the hash, in which work has left no zeros: about 16 MB for the main chain.
+    heights: HashMap<[u8; 8], u32>,
+}
+
+/// The first bytes of a block's hash.
+fn beginning(hash: &BlockHash) -> [u8; 8] {
+    *hash.as_byte_array().first_chunk().expect("a hash has 32 bytes")
 }
 
 impl Headers {
     /// A chain that ends with its first block.
     pub(super) fn new(network: Network) -> Self {
-        let mut headers = Self { raw: Vec::new(), parts: Vec::new() };
+        let mut headers = Self { raw: Vec::new(), parts: Vec::new(), heights: HashMap::new() };
         headers.push(&bitcoin::constants::genesis_block(network).header);
         headers
     }
@@ -40,6 +49,12 @@ impl Headers {
         self.raw.get(height as usize).map(|raw| deserialize(raw).expect("80 bytes are always a header"))
     }
 
+    /// The height of a block.
+    pub(super) fn height_of(&self, hash: &BlockHash) -> Option<u32> {
+        let height = *self.heights.get(&beginning(hash))?;
+        (self.get(height)?.block_hash() == *hash).then_some(height)
+    }
+
     /// The last one.
     pub(super) fn last(&self) -> Header {
         self.get(self.tip()).expect("there is always one")
@@ -49,6 +64,8 @@ impl Headers {
     pub(super) fn push(&mut self, header: &Header) {
         let mut raw = [0; 80];
         raw.copy_from_slice(&serialize(header));
+        // Two hashes that begin alike would take four billion blocks.
+        self.heights.insert(beginning(&header.block_hash()), self.raw.len() as u32);
         self.raw.push(raw);
         if self.raw.len().is_multiple_of(PART) {
             let leaves = self.leaves(self.raw.len() - PART, self.raw.len());
@@ -58,6 +75,11 @@ impl Headers {
 
     /// Takes back all above a height.
     pub(super) fn truncate(&mut self, tip: u32) {
+        for height in tip + 1..self.raw.len() as u32 {
+            if let Some(header) = self.get(height) {
+                self.heights.remove(&beginning(&header.block_hash()));
+            }
+        }
         self.raw.truncate(tip as usize + 1);
         self.parts.truncate(self.raw.len() / PART);
     }
@@ -122,6 +144,18 @@ mod tests {
             }
         }
         assert_eq!(headers.proof(0, headers.tip() + 1), None);
+    }
+
+    #[test]
+    fn heights_by_hash_follow_a_reorganisation() {
+        let mut headers = chain(9);
+        let hashes: Vec<BlockHash> = (0..9).map(|height| headers.get(height).unwrap().block_hash()).collect();
+        assert!((0..9).all(|height| headers.height_of(&hashes[height as usize]) == Some(height)));
+        headers.truncate(4);
+        headers.push(&Header { nonce: 77, ..headers.last() });
+        assert_eq!(headers.height_of(&hashes[4]), Some(4));
+        assert_eq!(headers.height_of(&hashes[5]), None);
+        assert_eq!(headers.height_of(&headers.last().block_hash()), Some(5));
     }
 
     /// Bug class 6: proofs from before a reorganisation.

@@ -3,7 +3,7 @@
 //! - `state`: what is published: the last indexed block, all headers, the mempool; changed by one thread in one step;
 //! - `chain`: that thread: brings blocks, mempool and silent payments to the node's state and sends events;
 //! - `headers`, `merkle`: proofs;
-//! - `node`: answers; `cache`: what was read for them and may be asked for again;
+//! - `node`, `explorer`: answers; `cache`: what was read for them and may be asked for again;
 //! - `work`: how much of the indexing is done.
 //!
 //! # Order
@@ -15,6 +15,7 @@
 
 mod cache;
 mod chain;
+mod explorer;
 mod headers;
 mod merkle;
 mod node;

@@ -19,14 +19,14 @@ use crate::node::{
     Unspent,
 };
 
-fn index_error(error: AddressError) -> NodeError {
+pub(super) fn index_error(error: AddressError) -> NodeError {
     match error {
         AddressError::TooLarge { limit } => NodeError::TooLarge { limit },
         other => NodeError::Internal(other.to_string()),
     }
 }
 
-fn source_error(error: SourceError) -> NodeError {
+pub(super) fn source_error(error: SourceError) -> NodeError {
     match error {
         SourceError::UnknownBlock(hash) => {
             NodeError::NotFound(format!("block {hash} isn't in the chain any more"))
@@ -51,12 +51,12 @@ fn rejection(error: CallError) -> NodeError {
     }
 }
 
-fn unknown(txid: &Txid) -> NodeError {
+pub(super) fn unknown(txid: &Txid) -> NodeError {
     NodeError::NotFound(format!("no transaction {txid} in the chain or the mempool"))
 }
 
 impl LiveNode {
-    fn view(&self) -> Result<AddressView> {
+    pub(super) fn view(&self) -> Result<AddressView> {
         match (&self.read().view, self.readiness_now()) {
             (Some(view), _) => Ok(view.clone()),
             (None, Readiness::Ready) => Err(NodeError::Internal("ready without an index".into())),
@@ -76,9 +76,31 @@ impl LiveNode {
         Ok(Some(raw))
     }
 
-    fn txids(&self, view: &AddressView, height: u32) -> Result<Vec<Txid>> {
+    pub(super) fn txids(&self, view: &AddressView, height: u32) -> Result<Vec<Txid>> {
         let txids = view.txids_of_block(height).map_err(index_error)?;
         txids.ok_or_else(|| NodeError::NotFound(format!("no block at height {height}")))
+    }
+
+    /// Sends a package with the node's limits.
+    pub(super) fn submit_package(
+        &self,
+        raws: &[Vec<u8>],
+        max_fee_rate: Option<f64>,
+        max_burn: Option<f64>,
+    ) -> Result<PackageResult> {
+        let raw = self.daemon()?.submit_package(raws, max_fee_rate, max_burn).map_err(rejection)?;
+        self.wake();
+        let success = raw.get("package_msg").and_then(Value::as_str) == Some("success");
+        let results = raw.get("tx-results").and_then(Value::as_object);
+        let errors = results
+            .into_iter()
+            .flat_map(|results| results.values())
+            .filter_map(|result| {
+                let error = result.get("error")?.as_str()?.to_owned();
+                Some((result.get("txid")?.as_str()?.parse().ok()?, error))
+            })
+            .collect();
+        Ok(PackageResult { success, errors, raw })
     }
 }
 
@@ -306,19 +328,7 @@ impl Node for LiveNode {
     }
 
     fn broadcast_package(&self, raws: &[Vec<u8>]) -> Result<PackageResult> {
-        let raw = self.daemon()?.submit_package(raws).map_err(rejection)?;
-        self.wake();
-        let success = raw.get("package_msg").and_then(Value::as_str) == Some("success");
-        let results = raw.get("tx-results").and_then(Value::as_object);
-        let errors = results
-            .into_iter()
-            .flat_map(|results| results.values())
-            .filter_map(|result| {
-                let error = result.get("error")?.as_str()?.to_owned();
-                Some((result.get("txid")?.as_str()?.parse().ok()?, error))
-            })
-            .collect();
-        Ok(PackageResult { success, errors, raw })
+        self.submit_package(raws, None, None)
     }
 
     fn test_accept(&self, raws: &[Vec<u8>]) -> Result<Value> {

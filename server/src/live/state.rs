@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use bitcoin::Network;
 use peregrine_index::address::AddressView;
 use peregrine_index::mempool::Mempool;
-use peregrine_index::source::Daemon;
+use peregrine_index::source::{ChainSource, Daemon};
 use tokio::sync::broadcast;
 
 use super::cache::Caches;
@@ -27,6 +27,8 @@ pub struct LiveNode {
     readiness: RwLock<Readiness>,
     /// Missing until the node has answered for the first time.
     pub(super) daemon: OnceLock<Arc<Daemon>>,
+    /// For whole blocks; missing as long.
+    pub(super) blocks: OnceLock<Arc<dyn ChainSource>>,
     /// How the node is called while it hasn't.
     pub(super) daemon_name: String,
     pub(super) events: broadcast::Sender<Notice>,
@@ -67,6 +69,7 @@ impl LiveNode {
             }),
             readiness: RwLock::new(Readiness::Indexing { percent: 0.0, time_left: None }),
             daemon: OnceLock::new(),
+            blocks: OnceLock::new(),
             daemon_name,
             events: broadcast::channel(EVENTS).0,
             cache: Caches::new(cache),

@@ -1,12 +1,14 @@
 //! What every wire protocol asks: one facade over chain, index, mempool, scanner and the node that broadcasts.
 //!
 //! - [`Node`]: chain, histories, transactions, fees, broadcast, and an ordered stream of [`Notice`]s.
+//! - [`Explorer`]: what only explorers ask.
 //! - [`SilentPayments`]: scans for a wallet's keys and follows the chain for them.
 //! - [`NodeError`]: errors by their meaning; each protocol has its own codes for them.
 //!
 //! Calls may block on a disk or on the node, so that protocols make them where blocking is allowed.
 
 mod error;
+mod explorer;
 mod history;
 mod silent;
 
@@ -17,6 +19,7 @@ use bitcoin::{Network, OutPoint, TxMerkleNode, Txid};
 use tokio::sync::broadcast;
 
 pub use error::{NodeError, Readiness};
+pub use explorer::{BlockSummary, Explorer, MempoolSummary, ScriptStats, SpentBy, TxPlace};
 pub use history::{ConfirmedTx, History, MempoolTx};
 pub use peregrine_index::address::ScriptHash;
 pub use peregrine_index::mempool::RecentTx;

@@ -18,6 +18,7 @@ mod bugs;
 mod coins;
 mod command;
 mod crates;
+mod esplora;
 mod killed;
 mod life;
 mod methods;

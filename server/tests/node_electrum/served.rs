@@ -13,6 +13,8 @@ use crate::common::{Live, Program};
 pub(crate) struct Served {
     program: Program,
     live: Option<Live>,
+    /// What it said about where it listens.
+    listening: Value,
     pub(crate) tcp: SocketAddr,
     pub(crate) tls: SocketAddr,
 }
@@ -43,7 +45,7 @@ impl Served {
             program = program.env(name, value);
         }
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut served = Self { program, live: None, tcp: unknown, tls: unknown };
+        let mut served = Self { program, live: None, listening: Value::Null, tcp: unknown, tls: unknown };
         served.launch();
         served
     }
@@ -51,9 +53,8 @@ impl Served {
     /// Starts it again.
     pub(crate) fn launch(&mut self) {
         let mut live = self.program.start(["serve", "--json"]);
-        let event = live.event("listening", |_| true);
-        let address = |name: &str| event[name][0].as_str().unwrap().parse().unwrap();
-        (self.tcp, self.tls) = (address("electrum"), address("electrum_tls"));
+        self.listening = live.event("listening", |_| true);
+        (self.tcp, self.tls) = (self.address("electrum"), self.address("electrum_tls"));
         self.live = Some(live);
     }
 
@@ -82,6 +83,15 @@ impl Served {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Where it offers an interface.
+    pub(crate) fn address(&self, name: &str) -> SocketAddr {
+        self.listening[name][0]
+            .as_str()
+            .unwrap_or_else(|| panic!("no {name}: {}", self.listening))
+            .parse()
+            .unwrap()
     }
 
     /// The program, for other commands beside it.
