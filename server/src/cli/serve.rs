@@ -80,8 +80,9 @@ impl Serve {
             params.start_height = existing.params().start_height;
         }
         let tweaks = TweakIndexWriter::open_or_create(&index_dir, &params)?;
+        let tweak_reader = TweakReader::open(&index_dir)?;
         let silent = SilentService::start(silent::Setup {
-            reader: TweakReader::open(&index_dir)?,
+            reader: tweak_reader.clone(),
             engine: Arc::new(engine),
             limits: silent::Limits { scans: serve.max_silent_scans() },
         })?;
@@ -116,7 +117,7 @@ impl Serve {
                 let _ = stopped.await;
             })
             .await?;
-            let web = http::serve(web, explorer, async {
+            let web = http::serve(web, explorer, tweak_reader, async {
                 let _ = web_stopped.await;
             })
             .await?;

@@ -60,9 +60,21 @@ settings! {
     esplora: Listen = "PEREGRINE_ESPLORA", "ADDR:PORT";
     /// The same with TLS, with the certificate of electrum_cert [default: off]
     esplora_tls: Listen = "PEREGRINE_ESPLORA_TLS", "ADDR:PORT";
+    /// Where to offer tweaks to wallets that scan by themselves, under /v1/silent, or "off" [default: off]
+    native: Listen = "PEREGRINE_NATIVE", "ADDR:PORT";
+    /// The same with TLS [default: off]
+    native_tls: Listen = "PEREGRINE_NATIVE_TLS", "ADDR:PORT";
+    /// The same as the index-server specification of BIP352 has it [default: off]
+    index_server: Listen = "PEREGRINE_INDEX_SERVER", "ADDR:PORT";
+    /// The same with TLS [default: off]
+    index_server_tls: Listen = "PEREGRINE_INDEX_SERVER_TLS", "ADDR:PORT";
+    /// The same as the first version of BlindBit Oracle has it, for Dana [default: off]
+    blindbit: Listen = "PEREGRINE_BLINDBIT", "ADDR:PORT";
+    /// The same with TLS [default: off]
+    blindbit_tls: Listen = "PEREGRINE_BLINDBIT_TLS", "ADDR:PORT";
     /// Whose pages may ask over HTTP: an origin as https://example.org, or "*" for all [default: none]
     http_cors: String = "PEREGRINE_HTTP_CORS", "ORIGIN";
-    /// Memory for what explorers were shown, in MiB [default: 64]
+    /// Memory for what explorers and wallets were shown, in MiB [default: 64]
     http_cache: Count = "PEREGRINE_HTTP_CACHE", "MIB";
     /// The node's ZMQ address for "sequence", or "off" to ask for the mempool regularly instead [default: what the node says]
     zmq: String = "PEREGRINE_ZMQ", "URL";
@@ -179,7 +191,12 @@ impl ServeSettings {
     /// How the HTTP server is to be.
     pub fn http_config(&self, settings: &Settings) -> anyhow::Result<http::Config> {
         let electrum = self.electrum_config(settings)?;
-        let ports = [(http::Interface::Esplora, &self.esplora, &self.esplora_tls)];
+        let ports = [
+            (http::Interface::Esplora, &self.esplora, &self.esplora_tls),
+            (http::Interface::Native, &self.native, &self.native_tls),
+            (http::Interface::IndexServer, &self.index_server, &self.index_server_tls),
+            (http::Interface::Blindbit, &self.blindbit, &self.blindbit_tls),
+        ];
         let ports = ports.into_iter().flat_map(|(interface, plain, secure)| {
             [(plain, false), (secure, true)].map(|(listen, tls)| http::Port {
                 interface,

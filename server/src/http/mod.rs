@@ -12,6 +12,7 @@ mod esplora;
 mod problem;
 mod reply;
 mod server;
+mod silent;
 mod web;
 
 use std::net::SocketAddr;
@@ -28,6 +29,12 @@ pub use server::{Handle, serve};
 pub enum Interface {
     /// Blockstream's Esplora, with what mempool.space adds.
     Esplora,
+    /// Peregrine's own, under `/v1`.
+    Native,
+    /// The index-server specification beside BIP352.
+    IndexServer,
+    /// BlindBit Oracle's first version.
+    Blindbit,
 }
 
 impl Interface {
@@ -35,12 +42,18 @@ impl Interface {
     pub fn name(self) -> &'static str {
         match self {
             Self::Esplora => "esplora",
+            Self::Native => "native",
+            Self::IndexServer => "index_server",
+            Self::Blindbit => "blindbit",
         }
     }
 
     fn router(self) -> Router<web::Shared> {
         match self {
             Self::Esplora => esplora::router(),
+            Self::Native => silent::native(),
+            Self::IndexServer => silent::index_server(),
+            Self::Blindbit => silent::blindbit(),
         }
     }
 }
@@ -74,6 +87,9 @@ pub struct Config {
     /// What a client may do; those of the Electrum server that have a meaning here.
     pub limits: Limits,
 }
+
+/// Two interfaces that have the same paths with different answers.
+pub(crate) const CONTRADICT: [Interface; 2] = [Interface::IndexServer, Interface::Blindbit];
 
 impl Config {
     /// Whether any port is to be opened.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, Method, StatusCode};
@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use peregrine_index::store::TweakReader;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -27,7 +28,7 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use super::problem::Problem;
 use super::web::Web;
-use super::{Config, Interface};
+use super::{CONTRADICT, Config, Interface};
 use crate::electrum::Limits;
 use crate::electrum::peers::{Peers, Seat};
 use crate::electrum::tls;
@@ -72,12 +73,13 @@ struct Listener {
 pub async fn serve(
     config: Config,
     node: Arc<dyn Explorer>,
+    tweaks: TweakReader,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<Handle> {
     let with_tls = config.ports.iter().any(|port| port.tls && !port.addresses.is_empty());
     let acceptor =
         with_tls.then(|| tls::server_config(&config.certificate)).transpose()?.map(TlsAcceptor::from);
-    let web = Web::new(node, &config);
+    let web = Web::new(node, tweaks, &config);
     let peers = Peers::new(config.limits.clone());
     // What is to be offered at each address. Port 0 is another one every time.
     let mut offers: BTreeMap<(SocketAddr, bool, usize), Vec<Interface>> = BTreeMap::new();
@@ -93,6 +95,10 @@ pub async fn serve(
             TcpListener::bind(address).await.with_context(|| format!("can't listen on {address}"))?;
         let open = listener.local_addr()?;
         addresses.extend(interfaces.iter().map(|interface| (*interface, tls, open)));
+        if CONTRADICT.iter().all(|interface| interfaces.contains(interface)) {
+            let names = CONTRADICT.map(Interface::name).join(" and ");
+            bail!("{names} can't share {address}: the same paths have other answers");
+        }
         let mut router = Router::new();
         for interface in &interfaces {
             router = router.merge(interface.router());

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bitcoin::Txid;
+use peregrine_index::store::TweakReader;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 
 use super::problem::Problem;
+use super::silent::{Blocks, Commitments};
 use crate::node::Explorer;
 
 /// What routers carry.
@@ -19,10 +21,15 @@ pub(super) struct Web {
     pub(super) node: Arc<dyn Explorer>,
     /// Transactions as explorers show them, without their status.
     pub(super) transactions: Cache<Txid, Arc<str>, Length>,
+    /// Rows for wallets that scan by themselves.
+    pub(super) blocks: Blocks,
+    pub(super) commitments: Commitments,
     workers: Arc<Semaphore>,
     patience: Duration,
     /// Entries of a batch.
     pub(super) batch: usize,
+    /// Bytes of an answer.
+    pub(super) response_bytes: usize,
 }
 
 /// Weighs texts by their length.
@@ -36,14 +43,17 @@ impl Weighter<Txid, Arc<str>> for Length {
 }
 
 impl Web {
-    pub(super) fn new(node: Arc<dyn Explorer>, config: &super::Config) -> Shared {
+    pub(super) fn new(node: Arc<dyn Explorer>, tweaks: TweakReader, config: &super::Config) -> Shared {
         Arc::new(Self {
             node,
             // A usual transaction has about 1500 bytes of JSON.
-            transactions: Cache::with_weighter((config.cache / 1500) as usize, config.cache, Length),
+            transactions: Cache::with_weighter((config.cache / 3000) as usize, config.cache / 2, Length),
+            commitments: Commitments::new(tweaks.dir()),
+            blocks: Blocks::new(tweaks, config.cache / 2),
             workers: Arc::new(Semaphore::new(config.limits.concurrent_requests.max(1))),
             patience: config.patience,
             batch: config.limits.batch,
+            response_bytes: config.limits.response_bytes,
         })
     }
 

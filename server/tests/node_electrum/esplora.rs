@@ -34,14 +34,14 @@ fn client(address: SocketAddr) -> BlockingClient {
 }
 
 /// Status, headers that matter, and body.
-struct Reply {
-    status: u16,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
     cache: String,
     kind: String,
-    body: String,
+    pub(crate) body: String,
 }
 
-fn get(address: SocketAddr, path: &str) -> Reply {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Reply {
     reply(agent().get(format!("http://{address}{path}")).call().unwrap())
 }
 
@@ -50,7 +50,7 @@ fn post(address: SocketAddr, path: &str, body: &Value) -> Reply {
     reply(request.send(body.to_string()).unwrap())
 }
 
-fn agent() -> ureq::Agent {
+pub(crate) fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
 }
 
@@ -61,7 +61,7 @@ fn reply(mut response: ureq::http::Response<ureq::Body>) -> Reply {
     Reply { status, cache, kind, body: response.body_mut().read_to_string().unwrap() }
 }
 
-fn json_of(address: SocketAddr, path: &str) -> Value {
+pub(crate) fn json_of(address: SocketAddr, path: &str) -> Value {
     let reply = get(address, path);
     assert_eq!((reply.status, reply.kind.as_str()), (200, "application/json"), "{path}: {}", reply.body);
     serde_json::from_str(&reply.body).unwrap()
@@ -71,7 +71,7 @@ fn satoshi(value: &Value) -> u64 {
     Amount::from_btc(value.as_f64().unwrap()).unwrap().to_sat()
 }
 
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         if let Some(found) = ask() {

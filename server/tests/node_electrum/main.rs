@@ -26,4 +26,5 @@ mod naive;
 mod reorganised;
 mod served;
 mod silent_wallet;
+mod tweak_servers;
 mod wallet;

@@ -1,0 +1,207 @@
+//! `/v1/silent`: info, tweaks of blocks and ranges, commitments. `docs/http.md` has the binary form byte by byte.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, header};
+use axum::routing::get;
+use bitcoin::hashes::Hash;
+use bitcoin::hex::DisplayHex;
+use serde_json::{Value, json};
+
+use super::super::problem::Problem;
+use super::super::reply::{Keep, Reply};
+use super::super::web::{Shared, Web};
+use super::block::{Filter, SilentBlock};
+use super::commitments;
+
+/// Blocks of one answer.
+const BLOCKS: u32 = 1_000;
+
+pub(crate) fn router() -> Router<Shared> {
+    Router::new()
+        .route("/v1/silent/info", get(info))
+        .route("/v1/silent/tweaks/{blocks}", get(tweaks))
+        .route("/v1/silent/commitment/{block}", get(commitment))
+}
+
+async fn info(State(web): State<Shared>) -> Result<Reply, Problem> {
+    web.ask(move |web| {
+        let (start, indexed) = web.blocks.heights()?;
+        let tip = web.node.tip()?;
+        let answer = json!({
+            "network": web.node.network().to_core_arg(),
+            "start_height": start,
+            "indexed_height": indexed,
+            "height": tip.height,
+            "hash": tip.header.block_hash().to_string(),
+            "ready": web.node.readiness() == crate::node::Readiness::Ready,
+            "formats": ["json", "binary"],
+            "filters": { "dust": true, "unspent": true },
+            "max_blocks": BLOCKS,
+        });
+        Reply::json(&answer, Keep::Never)
+    })
+    .await
+}
+
+/// What is asked for, and in which form.
+struct Wanted {
+    filter: Filter,
+    /// Transaction ids and output prefixes, too.
+    outputs: bool,
+    binary: bool,
+}
+
+impl Wanted {
+    fn new(query: &HashMap<String, String>, headers: &HeaderMap) -> Result<Self, Problem> {
+        let flag = |name: &str| match query.get(name).map(String::as_str) {
+            None | Some("false" | "0") => Ok(false),
+            Some("" | "true" | "1") => Ok(true),
+            Some(other) => Err(Problem::bad(format!("{name} is true or false, not '{other}'"))),
+        };
+        // One that is misspelt would be one that is ignored.
+        if let Some(unknown) =
+            query.keys().find(|key| !["dust", "unspent", "outputs", "format"].contains(&key.as_str()))
+        {
+            return Err(Problem::bad(format!(
+                "unknown parameter '{unknown}'; there are dust, unspent, outputs and format"
+            )));
+        }
+        let dust = query.get("dust").map_or(Ok(0), |text| {
+            text.parse().map_err(|_| Problem::bad(format!("dust is a number of satoshi, not '{text}'")))
+        })?;
+        let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let binary = match query.get("format").map(String::as_str) {
+            None => accept.contains("application/octet-stream"),
+            Some("json") => false,
+            Some("binary" | "data") => true,
+            Some(other) => return Err(Problem::bad(format!("format is json or binary, not '{other}'"))),
+        };
+        Ok(Self { filter: Filter { dust, spent: flag("unspent")? }, outputs: flag("outputs")?, binary })
+    }
+}
+
+/// A height, a block's hash, or `from-to`.
+fn heights(web: &Web, text: &str) -> Result<RangeInclusive<u32>, Problem> {
+    let number = |text: &str| -> Result<u32, Problem> {
+        text.parse()
+            .map_err(|_| Problem::bad(format!("'{text}' is no height, no hash and no range as 100-200")))
+    };
+    if text.len() == 64 {
+        let hash = text.parse().map_err(|_| Problem::bad("the hash isn't hexadecimal"))?;
+        let height =
+            web.node.height_of(hash)?.ok_or_else(|| Problem::missing("no such block in the best chain"))?;
+        return Ok(height..=height);
+    }
+    let range = match text.split_once('-') {
+        Some((from, to)) => number(from)?..=number(to)?,
+        None => number(text)?..=number(text)?,
+    };
+    if range.is_empty() {
+        return Err(Problem::bad("the range ends before it begins"));
+    }
+    if range.end() - range.start() >= BLOCKS {
+        return Err(Problem::bad(format!("too many blocks: the limit is {BLOCKS}")));
+    }
+    if *range.end() > web.node.tip()?.height {
+        return Err(Problem::missing(format!("no block at height {}", range.end())));
+    }
+    Ok(range)
+}
+
+async fn tweaks(
+    State(web): State<Shared>,
+    Path(blocks): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
+) -> Result<Reply, Problem> {
+    web.ask(move |web| {
+        let wanted = Wanted::new(&query, &headers)?;
+        let range = heights(web, &blocks)?;
+        let keep = match wanted.filter.spent {
+            // That changes with every block.
+            true => Keep::SHORT,
+            false => Keep::of_height(*range.end(), web.node.tip()?.height),
+        };
+        let single = !blocks.contains('-');
+        let (mut bytes, mut list) = (Vec::new(), Vec::new());
+        for height in range {
+            let block = web.blocks.at(web, height)?;
+            let left = block.left(web, wanted.filter)?;
+            if wanted.binary {
+                write(&mut bytes, &block, &left, &wanted);
+            } else {
+                list.push(as_json(&block, &left, &wanted));
+            }
+            if bytes.len() > web.response_bytes {
+                return Err(Problem::bad("the answer is too large: ask for fewer blocks"));
+            }
+        }
+        match (wanted.binary, single) {
+            (true, _) => Ok(Reply::octets(bytes, keep)),
+            (false, true) => Reply::json(&list[0], keep),
+            (false, false) => Reply::json(&list, keep),
+        }
+    })
+    .await
+}
+
+/// Height, hash, dust limit, flags, number of rows; then the rows.
+fn write(bytes: &mut Vec<u8>, block: &SilentBlock, left: &[usize], wanted: &Wanted) {
+    bytes.extend(block.height.to_le_bytes());
+    bytes.extend(block.hash.to_byte_array());
+    bytes.extend(wanted.filter.dust.to_le_bytes());
+    bytes.push(u8::from(wanted.filter.spent) | u8::from(wanted.outputs) << 1);
+    bytes.extend((left.len() as u32).to_le_bytes());
+    for row in left.iter().map(|number| &block.rows[*number]) {
+        bytes.extend(row.tweak);
+        if wanted.outputs {
+            bytes.extend(row.txid.to_byte_array());
+            bytes.extend((row.outputs.len() as u16).to_le_bytes());
+            bytes.extend(row.outputs.as_flattened());
+        }
+    }
+}
+
+fn as_json(block: &SilentBlock, left: &[usize], wanted: &Wanted) -> Value {
+    let rows = left.iter().map(|number| &block.rows[*number]);
+    let mut answer = json!({
+        "height": block.height,
+        "hash": block.hash.to_string(),
+        "dust_limit": wanted.filter.dust,
+        "filter_spent": wanted.filter.spent,
+    });
+    if wanted.outputs {
+        let index = rows.map(|row| {
+            let outputs: Vec<String> = row.outputs.iter().map(|prefix| prefix.to_lower_hex_string()).collect();
+            json!({ "txid": row.txid.to_string(), "tweak": row.tweak.to_lower_hex_string(), "outputs": outputs })
+        });
+        answer["index"] = index.collect();
+    } else {
+        answer["tweaks"] = rows.map(|row| row.tweak.to_lower_hex_string()).collect();
+    }
+    answer
+}
+
+async fn commitment(State(web): State<Shared>, Path(block): Path<String>) -> Result<Reply, Problem> {
+    web.ask(move |web| {
+        let range = heights(web, &block)?;
+        if block.contains('-') {
+            return Err(Problem::bad("a commitment is of one block"));
+        }
+        let block = web.blocks.at(web, *range.start())?;
+        let chained = web.commitments.at(web, &web.blocks, block.height)?;
+        let answer = json!({
+            "height": block.height,
+            "hash": block.hash.to_string(),
+            "count": block.rows.len(),
+            "tweaks": commitments::of_block(&block).to_lower_hex_string(),
+            "commitment": chained.to_lower_hex_string(),
+        });
+        Reply::json(&answer, Keep::of_height(block.height, web.node.tip()?.height))
+    })
+    .await
+}
