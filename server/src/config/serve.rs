@@ -72,7 +72,7 @@ settings! {
     blindbit: Listen = "PEREGRINE_BLINDBIT", "ADDR:PORT";
     /// The same with TLS [default: off]
     blindbit_tls: Listen = "PEREGRINE_BLINDBIT_TLS", "ADDR:PORT";
-    /// Whose pages may ask over HTTP: an origin as https://example.org, or "*" for all [default: none]
+    /// Whose pages may ask over HTTP: an origin such as example.org with https:// before it, or "*" for all [default: none]
     http_cors: String = "PEREGRINE_HTTP_CORS", "ORIGIN";
     /// Memory for what explorers and wallets were shown, in MiB [default: 64]
     http_cache: Count = "PEREGRINE_HTTP_CACHE", "MIB";

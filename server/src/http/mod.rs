@@ -1,6 +1,6 @@
 //! HTTP for explorers and for wallets that keep their keys.
 //!
-//! [`serve`] opens the ports. Each [`Interface`] is a router over the same [`Explorer`]; several share an address if their
+//! [`serve`] opens the ports. Each [`Interface`] is a router over the same [`Explorer`](crate::node::Explorer); several share an address if their
 //! paths don't contradict each other.
 //!
 //! - `server`: from ports to requests, limits of connections;
