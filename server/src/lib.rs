@@ -5,6 +5,7 @@ pub mod config;
 pub mod electrum;
 pub mod http;
 mod interrupt;
+pub mod light;
 pub mod live;
 pub mod node;
 mod progress;

@@ -21,6 +21,7 @@ use crate::config::{ServeSettings, Settings};
 use crate::electrum;
 use crate::http;
 use crate::interrupt;
+use crate::light::Blocks;
 use crate::live;
 use crate::silent::{self, SilentService};
 
@@ -113,11 +114,12 @@ impl Serve {
             let (stop, stopped) = oneshot::channel::<()>();
             let (stop_web, web_stopped) = oneshot::channel::<()>();
             let explorer = Arc::clone(&node);
-            let server = electrum::serve(config, node, Some(service), async {
+            let light = Arc::new(Blocks::new(Arc::clone(&explorer) as _, tweak_reader, web.cache / 2));
+            let server = electrum::serve(config, node, Some(service), Some(Arc::clone(&light)), async {
                 let _ = stopped.await;
             })
             .await?;
-            let web = http::serve(web, explorer, tweak_reader, async {
+            let web = http::serve(web, explorer, light, async {
                 let _ = web_stopped.await;
             })
             .await?;

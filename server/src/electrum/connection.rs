@@ -6,22 +6,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::line::Incoming;
 use super::rpc::{self, RpcError};
 use super::session::{Executed, Session};
 use super::streams::Streams;
 use super::transport::{Sink, Source};
+use super::tweaks::Feed;
 
 /// Bytes that are sent at once.
 const WRITE: usize = 64 * 1024;
 
 /// Something to send.
-struct Outgoing {
+pub(super) struct Outgoing {
     text: String,
     /// How many silent-payment subscriptions it opens.
     opens: usize,
+}
+
+impl Outgoing {
+    /// A notification.
+    pub(super) fn note(text: String) -> Self {
+        Self { text, opens: 0 }
+    }
 }
 
 /// Serves a client until it leaves, breaks a limit, or `stop` is set.
@@ -55,11 +63,14 @@ async fn read(
     mut stop: watch::Receiver<bool>,
 ) {
     let limits = &session.server.config.limits;
+    let broken = Arc::new(Notify::new());
+    let mut feed: Option<Feed> = None;
     loop {
         let incoming = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
             () = queue.closed() => return,
+            () = broken.notified() => return,
             incoming = tokio::time::timeout(limits.idle, source.next()) => incoming,
         };
         let incoming = match incoming {
@@ -117,6 +128,11 @@ async fn read(
         drop(access);
         if executed.effects.close {
             return;
+        }
+        if let Some(range) = executed.effects.tweaks {
+            // The old one ends before the new one begins.
+            drop(feed.take());
+            feed = Some(Feed::start(Arc::clone(session), queue.clone(), range, Arc::clone(&broken)));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The Electrum protocol, versions 1.4 to 1.7, with silent payments as Frigate has them and Sparrow expects them.
+//! The Electrum protocol, versions 1.4 to 1.7, with silent payments as Frigate has them and Sparrow expects them, and with
+//! tweaks as Cake Wallet asks for them.
 //!
 //! [`serve`] opens the ports. Everything that is asked comes from a [`Node`] and a [`SilentPayments`]; this module knows
 //! only what is said and how:
@@ -6,7 +7,7 @@
 //! - `listener`, `tls`, `transport`, `websocket`, `line`: from ports to messages;
 //! - `connection`: the tasks of a connection and the order of what it sends;
 //! - `session`, `helpers`, `rpc`, `args`, `version`, `methods`: from a message to its reply;
-//! - `hub`, `notes`, `streams`: from events to notifications;
+//! - `hub`, `notes`, `streams`, `tweaks`: from events and blocks to notifications;
 //! - `peers`, `config`: limits.
 //!
 //! A request that may hold a scan key is wiped when it is answered, and no error repeats a parameter.
@@ -26,6 +27,7 @@ mod session;
 mod streams;
 pub(crate) mod tls;
 mod transport;
+mod tweaks;
 mod version;
 mod websocket;
 
@@ -39,6 +41,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
+use crate::light::Blocks;
 use crate::node::{ChainTip, Node, SilentPayments};
 use helpers::Helpers;
 use hub::Hub;
@@ -53,6 +56,7 @@ struct Server {
     config: Config,
     node: Arc<dyn Node>,
     silent: Option<Arc<dyn SilentPayments>>,
+    light: Option<Arc<Blocks>>,
     hub: Arc<Hub>,
     peers: Arc<Peers>,
     workers: Semaphore,
@@ -106,6 +110,7 @@ pub async fn serve(
     config: Config,
     node: Arc<dyn Node>,
     silent: Option<Arc<dyn SilentPayments>>,
+    light: Option<Arc<Blocks>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<Handle> {
     let acceptor = if config.tls.is_empty() && config.websocket_tls.is_empty() {
@@ -136,7 +141,8 @@ pub async fn serve(
     let events = node.events();
     let follower =
         tokio::spawn(hub::follow(Arc::clone(&hub), Arc::clone(&node), silent.clone(), events, settle));
-    let server = Arc::new(Server { config, node, silent, hub, peers: Arc::clone(&peers), workers, helpers });
+    let server =
+        Arc::new(Server { config, node, silent, light, hub, peers: Arc::clone(&peers), workers, helpers });
 
     let (stop, stopped) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel(1);

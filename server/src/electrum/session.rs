@@ -14,6 +14,7 @@ use super::hub::Inbox;
 use super::methods::{self, Call, Gate, Method};
 use super::peers::Seat;
 use super::rpc::{self, Item, Message, Request, RpcError};
+use super::tweaks::Range;
 use super::version::Version;
 use super::{Server, lock};
 use crate::node::{Notification, Readiness, ScriptHash, SilentPayment};
@@ -94,6 +95,8 @@ pub(super) struct Executed {
 pub(super) struct Effects {
     pub(super) streams: Vec<NewStream>,
     pub(super) dropped: Vec<String>,
+    /// Blocks to send behind the reply, instead of others that were being sent.
+    pub(super) tweaks: Option<Range>,
     pub(super) close: bool,
 }
 
@@ -103,6 +106,7 @@ impl Executed {
         self.cost += other.cost;
         self.effects.streams.extend(other.effects.streams);
         self.effects.dropped.extend(other.effects.dropped);
+        self.effects.tweaks = other.effects.tweaks.or(self.effects.tweaks);
         self.effects.close |= other.effects.close;
     }
 }

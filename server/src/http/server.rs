@@ -16,7 +16,6 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use peregrine_index::store::TweakReader;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -32,6 +31,7 @@ use super::{CONTRADICT, Config, Interface};
 use crate::electrum::Limits;
 use crate::electrum::peers::{Peers, Seat};
 use crate::electrum::tls;
+use crate::light::Blocks;
 use crate::node::Explorer;
 
 /// A running server.
@@ -73,13 +73,13 @@ struct Listener {
 pub async fn serve(
     config: Config,
     node: Arc<dyn Explorer>,
-    tweaks: TweakReader,
+    blocks: Arc<Blocks>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<Handle> {
     let with_tls = config.ports.iter().any(|port| port.tls && !port.addresses.is_empty());
     let acceptor =
         with_tls.then(|| tls::server_config(&config.certificate)).transpose()?.map(TlsAcceptor::from);
-    let web = Web::new(node, tweaks, &config);
+    let web = Web::new(node, blocks, &config);
     let peers = Peers::new(config.limits.clone());
     // What is to be offered at each address. Port 0 is another one every time.
     let mut offers: BTreeMap<(SocketAddr, bool, usize), Vec<Interface>> = BTreeMap::new();

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bitcoin::Txid;
-use peregrine_index::store::TweakReader;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 
 use super::problem::Problem;
-use super::silent::{Blocks, Commitments};
+use super::silent::Commitments;
+use crate::light::Blocks;
 use crate::node::Explorer;
 
 /// What routers carry.
@@ -22,7 +22,7 @@ pub(super) struct Web {
     /// Transactions as explorers show them, without their status.
     pub(super) transactions: Cache<Txid, Arc<str>, Length>,
     /// Rows for wallets that scan by themselves.
-    pub(super) blocks: Blocks,
+    pub(super) blocks: Arc<Blocks>,
     pub(super) commitments: Commitments,
     workers: Arc<Semaphore>,
     patience: Duration,
@@ -43,13 +43,13 @@ impl Weighter<Txid, Arc<str>> for Length {
 }
 
 impl Web {
-    pub(super) fn new(node: Arc<dyn Explorer>, tweaks: TweakReader, config: &super::Config) -> Shared {
+    pub(super) fn new(node: Arc<dyn Explorer>, blocks: Arc<Blocks>, config: &super::Config) -> Shared {
         Arc::new(Self {
             node,
             // A usual transaction has about 1500 bytes of JSON.
             transactions: Cache::with_weighter((config.cache / 3000) as usize, config.cache / 2, Length),
-            commitments: Commitments::new(tweaks.dir()),
-            blocks: Blocks::new(tweaks, config.cache / 2),
+            commitments: Commitments::new(blocks.folder()),
+            blocks,
             workers: Arc::new(Semaphore::new(config.limits.concurrent_requests.max(1))),
             patience: config.patience,
             batch: config.limits.batch,

@@ -42,7 +42,8 @@ impl Running {
         let (node, silent) = (MemoryNode::new(), MemorySilent::new());
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { _ = stopped.await };
-        let handle = electrum::serve(config, node.clone(), Some(silent.clone()), shutdown).await.unwrap();
+        let handle =
+            electrum::serve(config, node.clone(), Some(silent.clone()), None, shutdown).await.unwrap();
         Self { handle, node, silent, dir, stop }
     }
 

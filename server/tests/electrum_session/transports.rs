@@ -150,7 +150,8 @@ async fn a_port_that_is_taken_is_an_error_that_names_it() {
     let mut config = peregrine::electrum::Config::new(dir.path());
     config.tcp.push(server.tcp());
     let node = server.node.clone();
-    let Err(error) = peregrine::electrum::serve(config, node, None, std::future::pending()).await else {
+    let Err(error) = peregrine::electrum::serve(config, node, None, None, std::future::pending()).await
+    else {
         panic!("two servers on one port")
     };
     assert!(error.to_string().contains(&server.tcp().to_string()));
@@ -162,7 +163,7 @@ async fn without_a_scanner_silent_payments_are_not_offered() {
     let mut config = peregrine::electrum::Config::new(dir.path());
     config.tcp.push(loopback());
     let node = crate::memory::MemoryNode::new();
-    let handle = peregrine::electrum::serve(config, node, None, std::future::pending()).await.unwrap();
+    let handle = peregrine::electrum::serve(config, node, None, None, std::future::pending()).await.unwrap();
     let mut client = Client::greet(handle.addresses().tcp[0], "1.4.2").await;
     assert!(client.call("server.features", json!([])).await.unwrap().get("silent_payments").is_none());
     let refused = client.call("blockchain.silentpayments.subscribe", json!([])).await.unwrap_err();

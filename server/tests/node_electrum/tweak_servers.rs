@@ -16,6 +16,7 @@ use secp256k1::PublicKey;
 use serde_json::{Value, json};
 
 use crate::chain::ChainMaker;
+use crate::client::Client;
 use crate::esplora::{agent, get, json_of, until};
 use crate::served::Served;
 
@@ -481,5 +482,93 @@ async fn node_tweaks_commitments_and_errors() {
     served.launch();
     served.ready(&node).await;
     tokio::task::block_in_place(|| check(served.address("native"), node.height()));
+    served.stop();
+}
+
+/// As Cake Wallet asks: the first block in the reply, the others in notifications, then the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_tweaks_as_cake_asks_for_them() {
+    let Some(node) = TestNode::start(&[]) else { return };
+    let mut maker = ChainMaker::new(&node, 74);
+    maker.blocks(8, 8);
+    let (mut served, ports) = start(&node).await;
+    let mut client = Client::greet(served.tcp, "1.4.2").await;
+    // What it finds out first: that the server has this at all.
+    let version = client.call("server.version", json!(["cake", "1.4"])).await;
+    assert!(version.is_err(), "it was said already");
+    let banner = client.call("server.features", json!([])).await.unwrap();
+    assert!(banner["server_version"].as_str().unwrap().contains("electrs"), "Cake looks for that word");
+    let method = "blockchain.tweaks.subscribe";
+    assert_eq!(client.call(method, json!([0, 1, false])).await.unwrap(), json!({ "0": {} }));
+    assert_eq!(client.note().await, ("tweaks.subscribe".to_owned(), json!([{ "message": "done" }])));
+
+    let mut rows: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for row in maker.rows() {
+        rows.entry(row.height).or_default().insert(row.txid.to_string());
+    }
+    let tip = node.height();
+    let first = tip - 8;
+    let mut left_out = 0;
+    for historical in [true, false] {
+        let mut blocks = client.call(method, json!([first, 1000, historical])).await.unwrap();
+        let mut seen = 1;
+        loop {
+            let (name, params) = client.note().await;
+            assert_eq!(name, "tweaks.subscribe");
+            if params == json!([{ "message": "done" }]) {
+                break;
+            }
+            seen += 1;
+            blocks.as_object_mut().unwrap().extend(params[0].as_object().unwrap().clone());
+        }
+        assert_eq!(seen, 9);
+        for height in first..=tip {
+            let tweaks = tokio::task::block_in_place(|| {
+                json_of(ports.native, &format!("/v1/silent/tweaks/{height}?outputs=true"))
+            });
+            let of: BTreeMap<&str, &Value> = tweaks["index"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|row| (row["txid"].as_str().unwrap(), &row["tweak"]))
+                .collect();
+            let mut expected_block = serde_json::Map::new();
+            for (id, outputs) in tokio::task::block_in_place(|| expected(&node, &rows, height)) {
+                let kept: serde_json::Map<String, Value> = outputs
+                    .iter()
+                    .filter(|(.., spent)| historical || !spent)
+                    .map(|(vout, value, key, _)| (vout.to_string(), json!([key, value])))
+                    .collect();
+                left_out += outputs.len() - kept.len();
+                if !kept.is_empty() {
+                    expected_block
+                        .insert(id.clone(), json!({ "tweak": of[id.as_str()], "output_pubkeys": kept }));
+                }
+            }
+            assert_eq!(blocks[height.to_string()], Value::Object(expected_block), "{height}");
+        }
+    }
+    assert!(left_out > 5);
+
+    // A second one takes the place of the first, and errors say what is wrong.
+    for (params, text) in [
+        (json!([first]), "count"),
+        (json!(["x", 1, false]), "height"),
+        (json!([first, 0, false]), "count should be at least 1"),
+        (json!([first, 1, "perhaps"]), "historical"),
+    ] {
+        let error = client.call(method, params).await.unwrap_err();
+        assert!(error.message.contains(text), "{}", error.message);
+    }
+    client.call(method, json!([first, 1000, true])).await.unwrap();
+    let reply = client.call(method, json!([tip, 5, true])).await.unwrap();
+    assert!(reply[tip.to_string()].is_object());
+    loop {
+        let (_, params) = client.note().await;
+        if params == json!([{ "message": "done" }]) {
+            break;
+        }
+    }
+    client.call("server.ping", json!([])).await.unwrap();
     served.stop();
 }

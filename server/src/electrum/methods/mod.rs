@@ -6,6 +6,7 @@ mod scripts;
 mod server;
 mod silent;
 mod transactions;
+mod tweaks;
 
 pub(super) use scripts::{outpoint_json, status_json};
 
@@ -123,7 +124,7 @@ use Gate::{Always, Early, Ready};
 use Version as V;
 
 #[rustfmt::skip]
-static METHODS: [Method; 44] = [
+static METHODS: [Method; 45] = [
     method("server.version", &["client_name", "protocol_version"], 0, Always, 0.0, server::version).more(),
     method("server.features", &[], 0, Always, 0.0, server::features),
     method("server.banner", &[], 0, Always, 0.0, server::banner),
@@ -175,4 +176,5 @@ static METHODS: [Method; 44] = [
 
     method("blockchain.silentpayments.subscribe", &["scan_private_key", "spend_public_key", "start", "labels"], 2, Ready, 25.0, silent::subscribe).silent(),
     method("blockchain.silentpayments.unsubscribe", &["scan_private_key", "spend_public_key"], 2, Ready, 1.0, silent::unsubscribe).silent(),
+    method("blockchain.tweaks.subscribe", &["height", "count", "historical"], 2, Ready, 10.0, tweaks::subscribe).more(),
 ];

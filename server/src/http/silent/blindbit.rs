@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::super::problem::Problem;
 use super::super::reply::{Keep, Reply};
 use super::super::web::{Shared, Web};
-use super::block::Filter;
 use super::filter;
 use super::index_server::height;
+use crate::light::Filter;
 
 /// As the oracle says it, whatever filter it is.
 const FILTER_TYPE: u32 = 4;
@@ -72,8 +72,8 @@ fn tweaks(web: &Web, block: &str, query: &HashMap<String, String>, spent: bool) 
     let dust = query.get("dustLimit").map_or(Ok(0), |text| {
         text.parse().map_err(|_| Problem::bad(format!("dustLimit is a number of satoshi, not '{text}'")))
     })?;
-    let block = web.blocks.at(web, height(block)?)?;
-    let left = block.left(web, Filter { dust, spent })?;
+    let block = web.blocks.at(height(block)?)?;
+    let left = web.blocks.left(&block, Filter { dust, spent })?;
     let tweaks: Vec<String> =
         left.iter().map(|number| block.rows[*number].tweak.to_lower_hex_string()).collect();
     Reply::json(&tweaks, Keep::SHORT)
@@ -150,10 +150,10 @@ async fn spent_filter(State(web): State<Shared>, Path(block): Path<String>) -> A
 
 async fn utxos(State(web): State<Shared>, Path(block): Path<String>) -> Answer {
     web.ask(move |web| {
-        let block = web.blocks.at(web, height(&block)?)?;
+        let block = web.blocks.at(height(&block)?)?;
         let timestamp = web.node.header(block.height)?.time;
         // The outputs of transactions of which something is left, as with `/tweaks`.
-        let utxos = block.utxos(web)?;
+        let utxos = web.blocks.utxos(&block)?;
         let left = utxos.iter().filter(|utxos| utxos.iter().any(|utxo| !utxo.spent));
         let utxos: Vec<Value> = left
             .flatten()

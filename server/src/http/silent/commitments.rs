@@ -15,7 +15,7 @@ use bitcoin::hashes::{Hash, HashEngine, sha256};
 
 use super::super::problem::Problem;
 use super::super::web::Web;
-use super::block::{Blocks, SilentBlock};
+use crate::light::{Blocks, SilentBlock};
 
 const ENTRY: u64 = 64;
 /// Blocks that one request has computed; the next one goes on.
@@ -80,7 +80,7 @@ impl Commitments {
         let end = (wanted + 1).min(count.saturating_add(AT_ONCE));
         let mut new = Vec::new();
         for index in count..end {
-            let block = blocks.at(web, start + index)?;
+            let block = blocks.at(start + index)?;
             last = next(&last, block.hash, &of_block(&block));
             new.extend(block.hash.to_byte_array());
             new.extend(last);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::problem::Problem;
 use super::super::reply::{Keep, Reply};
 use super::super::web::{Shared, Web};
-use super::block::{Filter, SilentBlock};
+use crate::light::{Filter, SilentBlock};
 
 pub(crate) fn router() -> Router<Shared> {
     Router::new()
@@ -88,8 +88,8 @@ async fn about(
 ) -> Answer {
     let answer = web.ask(move |web| {
         let filter = filter(&query)?;
-        let block = web.blocks.at(web, height(&block)?)?;
-        let left = block.left(web, filter)?;
+        let block = web.blocks.at(height(&block)?)?;
+        let left = web.blocks.left(&block, filter)?;
         let mut answer = json!({
             "height": block.height,
             "hash": block.hash.to_string(),
@@ -135,7 +135,7 @@ async fn utxos(
     Query(query): Query<HashMap<String, String>>,
 ) -> Answer {
     about(web, block, query, "utxos", |web, block, left| {
-        let all = block.utxos(web)?;
+        let all = web.blocks.utxos(block)?;
         let entries = left.iter().flat_map(|number| &all[*number]).map(|utxo| {
             json!({
                 "txid": utxo.outpoint.txid.to_string(),

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::super::problem::Problem;
 use super::super::reply::{Keep, Reply};
 use super::super::web::{Shared, Web};
-use super::block::{Filter, SilentBlock};
 use super::commitments;
+use crate::light::{Filter, SilentBlock};
 
 /// Blocks of one answer.
 const BLOCKS: u32 = 1_000;
@@ -129,8 +129,8 @@ async fn tweaks(
         let single = !blocks.contains('-');
         let (mut bytes, mut list) = (Vec::new(), Vec::new());
         for height in range {
-            let block = web.blocks.at(web, height)?;
-            let left = block.left(web, wanted.filter)?;
+            let block = web.blocks.at(height)?;
+            let left = web.blocks.left(&block, wanted.filter)?;
             if wanted.binary {
                 write(&mut bytes, &block, &left, &wanted);
             } else {
@@ -192,7 +192,7 @@ async fn commitment(State(web): State<Shared>, Path(block): Path<String>) -> Res
         if block.contains('-') {
             return Err(Problem::bad("a commitment is of one block"));
         }
-        let block = web.blocks.at(web, *range.start())?;
+        let block = web.blocks.at(*range.start())?;
         let chained = web.commitments.at(web, &web.blocks, block.height)?;
         let answer = json!({
             "height": block.height,

@@ -1,4 +1,4 @@
-//! What a block holds for wallets that scan by themselves.
+//! What a block holds for wallets that keep their keys and scan by themselves: the same for all interfaces.
 
 use std::sync::Arc;
 
@@ -9,9 +9,7 @@ use peregrine_scanner::tweak::taproot_key;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::super::problem::Problem;
-use super::super::web::Web;
-use crate::node::NodeError;
+use crate::node::{Explorer, NodeError, Readiness, Result};
 
 /// Reorganisations in the middle of one answer that are put up with.
 const TRIES: u32 = 10;
@@ -50,16 +48,17 @@ pub(crate) struct Utxo {
 
 /// What transactions are left out. All outputs of one that stays stay with it, and one of which nothing is left goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     /// Those whose largest taproot output has less, in satoshi.
-    pub(super) dust: u64,
+    pub(crate) dust: u64,
     /// Those whose taproot outputs are all spent in blocks.
-    pub(super) spent: bool,
+    pub(crate) spent: bool,
 }
 
 /// The rows of blocks, read from the tweak index.
-pub(crate) struct Blocks {
-    pub(super) reader: TweakReader,
+pub struct Blocks {
+    node: Arc<dyn Explorer>,
+    reader: TweakReader,
     known: Cache<BlockHash, Arc<SilentBlock>, Rows>,
 }
 
@@ -73,26 +72,31 @@ impl Weighter<BlockHash, Arc<SilentBlock>> for Rows {
     }
 }
 
-fn failed(error: &StoreError) -> Problem {
-    Problem::internal(&error.to_string())
+fn failed(error: &StoreError) -> NodeError {
+    NodeError::Internal(error.to_string())
 }
 
 impl Blocks {
     /// With so many bytes of memory.
-    pub(crate) fn new(reader: TweakReader, bytes: u64) -> Self {
-        Self { reader, known: Cache::with_weighter((bytes / 100_000 + 1) as usize, bytes, Rows) }
+    pub fn new(node: Arc<dyn Explorer>, reader: TweakReader, bytes: u64) -> Self {
+        Self { node, reader, known: Cache::with_weighter((bytes / 100_000 + 1) as usize, bytes, Rows) }
+    }
+
+    /// Where the index lies.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.reader.dir()
     }
 
     /// First height and last height of the index.
-    pub(super) fn heights(&self) -> Result<(u32, Option<u32>), Problem> {
+    pub(crate) fn heights(&self) -> Result<(u32, Option<u32>)> {
         let snapshot = self.reader.snapshot().map_err(|error| failed(&error))?;
         Ok((snapshot.start_height(), snapshot.heights().map(|heights| *heights.end())))
     }
 
     /// The block at a height of the best chain, as the server tells it elsewhere.
-    pub(super) fn at(&self, web: &Web, height: u32) -> Result<Arc<SilentBlock>, Problem> {
+    pub(crate) fn at(&self, height: u32) -> Result<Arc<SilentBlock>> {
         for _ in 0..TRIES {
-            let hash = web.node.header(height).map_err(Problem::from)?.block_hash();
+            let hash = self.node.header(height)?.block_hash();
             if let Some(block) = self.known.get(&hash) {
                 return Ok(block);
             }
@@ -105,22 +109,22 @@ impl Blocks {
                 // The one or the other is a block behind.
                 Ok(_) | Err(StoreError::Outdated(_)) => std::thread::yield_now(),
                 Err(StoreError::NoSuchHeight { .. }) => {
-                    let (start, tip) = self.heights()?;
+                    let (start, _) = self.heights()?;
                     if height < start {
-                        return Err(Problem::missing(format!("the index begins at height {start}")));
+                        return Err(NodeError::NotFound(format!("the index begins at height {start}")));
                     }
-                    return Err(match (web.node.readiness(), tip) {
-                        (crate::node::Readiness::Ready, _) => Problem::busy("the block is being indexed", 1),
-                        (readiness, _) => NodeError::Indexing(readiness).into(),
+                    return Err(match self.node.readiness() {
+                        Readiness::Ready => NodeError::Busy("the block is being indexed".into()),
+                        readiness => NodeError::Indexing(readiness),
                     });
                 }
                 Err(error) => return Err(failed(&error)),
             }
         }
-        Err(Problem::busy("the chain is changing", 1))
+        Err(NodeError::Busy("the chain is changing".into()))
     }
 
-    fn read(&self, height: u32) -> Result<SilentBlock, StoreError> {
+    fn read(&self, height: u32) -> std::result::Result<SilentBlock, StoreError> {
         let snapshot = self.reader.snapshot()?;
         let record = snapshot.block(height)?;
         let mut rows = Vec::with_capacity((record.rows.end - record.rows.start) as usize);
@@ -152,33 +156,33 @@ fn compressed(point: &[u8; 64]) -> [u8; 33] {
     std::array::from_fn(|i| if i == 0 { 2 + (point[32] & 1) } else { point[32 - i] })
 }
 
-impl SilentBlock {
-    /// The taproot outputs of each row.
-    pub(super) fn utxos(&self, web: &Web) -> Result<Vec<Vec<Utxo>>, Problem> {
-        let block = web.node.block(self.hash)?;
+impl Blocks {
+    /// The taproot outputs of each row of a block.
+    pub(crate) fn utxos(&self, block: &SilentBlock) -> Result<Vec<Vec<Utxo>>> {
+        let whole = self.node.block(block.hash)?;
         let of_row = |row: &Row| {
-            let transaction = block.block.txdata.get(row.position as usize);
+            let transaction = whole.block.txdata.get(row.position as usize);
             let transaction = transaction.filter(|transaction| transaction.compute_txid() == row.txid);
-            let transaction = transaction
-                .ok_or_else(|| Problem::internal("the index and the node have different blocks"))?;
+            let different = || NodeError::Internal("the index and the node have different blocks".into());
             let mut utxos = Vec::new();
-            for (vout, output) in (0..).zip(&transaction.output) {
+            for (vout, output) in (0..).zip(&transaction.ok_or_else(different)?.output) {
                 let Some(key) = taproot_key(&output.script_pubkey) else { continue };
                 let outpoint = OutPoint { txid: row.txid, vout };
-                let spent = web.node.spender(outpoint)?.is_some_and(|spender| spender.height.is_some());
+                let spent = self.node.spender(outpoint)?.is_some_and(|spender| spender.height.is_some());
                 utxos.push(Utxo { outpoint, value: output.value.to_sat(), key, spent });
             }
             Ok(utxos)
         };
-        self.rows.iter().map(of_row).collect()
+        block.rows.iter().map(of_row).collect()
     }
 
     /// The rows that a filter leaves, by number.
-    pub(super) fn left(&self, web: &Web, filter: Filter) -> Result<Vec<usize>, Problem> {
+    pub(crate) fn left(&self, block: &SilentBlock, filter: Filter) -> Result<Vec<usize>> {
+        let rows = &block.rows;
         let mut left: Vec<usize> =
-            (0..self.rows.len()).filter(|number| self.rows[*number].max_value >= filter.dust).collect();
+            (0..rows.len()).filter(|number| rows[*number].max_value >= filter.dust).collect();
         if filter.spent {
-            let utxos = self.utxos(web)?;
+            let utxos = self.utxos(block)?;
             left.retain(|number| utxos[*number].iter().any(|utxo| !utxo.spent));
         }
         Ok(left)
