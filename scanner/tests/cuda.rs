@@ -252,6 +252,39 @@ fn a_card_that_hangs_is_given_up() {
 }
 
 #[test]
+fn a_card_that_failed_is_tried_again() {
+    if !is_started_with_driver("a_card_that_failed_is_tried_again") {
+        return;
+    }
+    let mut rng = StdRng::seed_from_u64(9);
+    let targets = [target(&mut rng, 1)];
+    let (rows, _) = Rows::planted(&mut rng, &targets, 600);
+    let expected = scan(&reference_engine(), &targets, rows.batch());
+    drop(cuda_backend());
+    let trial = told("calls0");
+    say("fail", format!("0 {}", trial + 20));
+    let rest = Duration::from_millis(300);
+    let engine = engine(
+        backend::choose_with("cuda", &Selection { rest: Some(rest), ..Selection::default() }).unwrap(),
+    );
+    let working = || engine.devices()[0].working;
+    assert_eq!(scan(&engine, &targets, rows.batch()), expected);
+    assert!(!working());
+    // Still resting, and then still broken: it isn't asked again at once.
+    assert_eq!(scan(&engine, &targets, rows.batch()), expected);
+    say("fail", "0 3");
+    std::thread::sleep(rest);
+    assert_eq!(scan(&engine, &targets, rows.batch()), expected);
+    assert!(!working());
+    std::fs::remove_file(folder().join("fail")).unwrap();
+    std::thread::sleep(rest);
+    assert_eq!(scan(&engine, &targets, rows.batch()), expected);
+    assert!(working());
+    drop(engine);
+    assert!(told("rows0") >= 600, "it took its part");
+}
+
+#[test]
 fn a_card_that_computes_wrong_isnt_used() {
     if !is_started_with_driver("a_card_that_computes_wrong_isnt_used") {
         return;

@@ -214,6 +214,8 @@ pub struct Selection {
     pub budget: Option<u64>,
     /// A card that doesn't answer for so long has failed; without it a minute.
     pub patience: Option<Duration>,
+    /// A card that failed is left alone for so long; without it a minute.
+    pub rest: Option<Duration>,
     /// The architecture that CUDA kernels are compiled for by the toolkit, as `sm_90`, or `native` for each card's own; without
     /// it the driver does.
     pub cuda_arch: Option<String>,
@@ -223,6 +225,8 @@ pub struct Selection {
 
 /// Who doesn't answer for so long won't.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A card that failed is left alone for so long.
+const REST: Duration = Duration::from_secs(60);
 
 impl Selection {
     /// The numbers of those that are selected, each once; an error, in words, if one of them isn't there.

@@ -6,7 +6,7 @@ mod memory;
 mod native;
 
 use super::graphics::Graphics;
-use super::{Backend, BackendError, Selection};
+use super::{Backend, BackendError, REST, Selection};
 use device::Cuda;
 
 pub use device::{CardInfo, cards};
@@ -41,5 +41,5 @@ pub(super) fn open(selection: &Selection) -> Result<Graphics<Cuda>, BackendError
             Box::new(opener) as Box<dyn Fn() -> _ + Send + Sync>,
         )
     });
-    Graphics::new(NAME, openers.collect())
+    Graphics::new(NAME, openers.collect(), selection.rest.unwrap_or(REST))
 }

@@ -34,8 +34,6 @@ const TOO_LONG: Duration = Duration::from_millis(100);
 /// Rows of a part: a power of two between these.
 const MIN_ROWS: u32 = 1 << 8;
 pub(super) const MAX_ROWS: u32 = 1 << 20;
-/// A card that failed is left alone for so long.
-const REST: Duration = Duration::from_secs(60);
 /// The processor does fewer rows than these alone, if it may.
 const MANY: usize = 4096;
 /// Threads that feed a card.
@@ -57,6 +55,8 @@ pub(super) struct Graphics<D: Device> {
 struct Card<D: Device> {
     title: String,
     opener: Opener<D>,
+    /// How long it is left alone after it failed.
+    rest: Duration,
     state: Mutex<State<D>>,
     /// Counts what was opened, so that keys of an earlier time are known as such.
     openings: AtomicU64,
@@ -111,7 +111,7 @@ impl<D: Device> Card<D> {
         let mut state = lock(&self.state);
         match &*state {
             State::Open(open) => return Some(Arc::clone(open)),
-            State::Failed(since) if since.elapsed() < REST => return None,
+            State::Failed(since) if since.elapsed() < self.rest => return None,
             State::Failed(_) => {}
         }
         match self.open_now() {
@@ -132,7 +132,7 @@ impl<D: Device> Card<D> {
     fn is_usable(&self) -> bool {
         match &*lock(&self.state) {
             State::Open(_) => true,
-            State::Failed(since) => since.elapsed() >= REST,
+            State::Failed(since) => since.elapsed() >= self.rest,
         }
     }
 
@@ -145,7 +145,11 @@ impl<D: Device> Card<D> {
             std::mem::forget(Arc::clone(open));
         }
         if matches!(&*state, State::Open(current) if current.opening == open.opening) {
-            tracing::warn!("{} failed: {failure}; others do its work for {} s", self.title, REST.as_secs());
+            tracing::warn!(
+                "{} failed: {failure}; others do its work for {} s",
+                self.title,
+                self.rest.as_secs()
+            );
             // What it knew is gone with the driver's context, in which nothing works after most failures.
             *state = State::Failed(Instant::now());
         }
@@ -157,13 +161,18 @@ impl<D: Device> Graphics<D> {
     ///
     /// # Errors
     /// What is wrong with the first one, if none can.
-    pub(super) fn new(name: &'static str, openers: Vec<(String, Opener<D>)>) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        name: &'static str,
+        openers: Vec<(String, Opener<D>)>,
+        rest: Duration,
+    ) -> Result<Self, BackendError> {
         let unavailable = |reason| BackendError::Unavailable { name: name.to_owned(), reason };
         let mut cards = Vec::new();
         let mut first = None;
         for (title, opener) in openers {
             let openings = AtomicU64::new(0);
-            let mut card = Card { title, opener, state: Mutex::new(State::Failed(Instant::now())), openings };
+            let mut card =
+                Card { title, opener, rest, state: Mutex::new(State::Failed(Instant::now())), openings };
             match card.open_now() {
                 Ok(open) => {
                     card.state = Mutex::new(State::Open(open));
@@ -274,7 +283,10 @@ impl<D: Device> Prepared<D> {
     fn on_card(&self, worker: usize, batch: RowBatch<'_>) -> Option<Found> {
         let number = worker % self.cards.len();
         let card = &self.cards[number];
-        let open = card.open()?;
+        let Some(open) = card.open() else {
+            self.forget(number);
+            return None;
+        };
         let work = || {
             let keys = self.loaded(number, &open)?;
             let mut lane = lock(&open.lanes[worker / self.cards.len() % LANES]);
@@ -308,9 +320,15 @@ impl<D: Device> Prepared<D> {
             Ok(found) => Some(found),
             Err(failure) => {
                 card.fail(&open, &failure);
+                self.forget(number);
                 None
             }
         }
+    }
+
+    /// Lets go of the keys on a card that failed: as long as anything is kept, the driver keeps the state in which it failed.
+    fn forget(&self, number: usize) {
+        lock(&self.loaded[number]).take();
     }
 
     fn label_counts(&self) -> Vec<u32> {

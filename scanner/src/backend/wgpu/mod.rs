@@ -9,7 +9,7 @@ use wgpu::{AdapterInfo, Backend as Api, Backends, DeviceType, Instance, Instance
 use super::graphics::device::{Device, Failure};
 use super::graphics::trial;
 use super::graphics::{Graphics, MAX_ROWS};
-use super::{Backend, BackendError, Selection};
+use super::{Backend, BackendError, REST, Selection};
 use device::{BUFFERS, Gpu, wide_integers};
 use tuning::Tuning;
 
@@ -197,5 +197,5 @@ pub(super) fn open(selection: &Selection) -> Result<Graphics<Gpu>, BackendError>
         };
         (title, Box::new(opener) as Box<dyn Fn() -> _ + Send + Sync>)
     });
-    Graphics::new(NAME, openers.collect())
+    Graphics::new(NAME, openers.collect(), selection.rest.unwrap_or(REST))
 }
