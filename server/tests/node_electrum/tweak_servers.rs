@@ -465,6 +465,9 @@ async fn node_tweaks_commitments_and_errors() {
         assert_eq!(get(ports.blindbit, "/tweaks/x").status, 400);
         assert_eq!(get(ports.blindbit, "/tweaks/999999").status, 404);
 
+        let description = json_of(ports.native, "/v1/openapi.json");
+        assert_eq!(description["openapi"], "3.1.0");
+
         maker.reorganise(3);
         let tip = node.best_block().to_string();
         until("the new blocks don't come", || {

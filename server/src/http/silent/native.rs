@@ -17,14 +17,27 @@ use super::super::web::{Shared, Web};
 use super::commitments;
 use crate::light::{Filter, SilentBlock};
 
+/// What can be asked for of tweaks.
+const PARAMETERS: [&str; 4] = ["dust", "unspent", "outputs", "format"];
+
 /// Blocks of one answer.
 const BLOCKS: u32 = 1_000;
 
+/// What is offered, in OpenAPI. Tests keep it true.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// The paths, as the description has them.
+const INFO: &str = "/v1/silent/info";
+const TWEAKS: &str = "/v1/silent/tweaks/{blocks}";
+const COMMITMENT: &str = "/v1/silent/commitment/{block}";
+const DESCRIPTION: &str = "/v1/openapi.json";
+
 pub(crate) fn router() -> Router<Shared> {
     Router::new()
-        .route("/v1/silent/info", get(info))
-        .route("/v1/silent/tweaks/{blocks}", get(tweaks))
-        .route("/v1/silent/commitment/{block}", get(commitment))
+        .route(INFO, get(info))
+        .route(TWEAKS, get(tweaks))
+        .route(COMMITMENT, get(commitment))
+        .route(DESCRIPTION, get(|| async { Reply::raw_json(OPENAPI, Keep::Seconds(3600)) }))
 }
 
 async fn info(State(web): State<Shared>) -> Result<Reply, Problem> {
@@ -63,9 +76,7 @@ impl Wanted {
             Some(other) => Err(Problem::bad(format!("{name} is true or false, not '{other}'"))),
         };
         // One that is misspelt would be one that is ignored.
-        if let Some(unknown) =
-            query.keys().find(|key| !["dust", "unspent", "outputs", "format"].contains(&key.as_str()))
-        {
+        if let Some(unknown) = query.keys().find(|key| !PARAMETERS.contains(&key.as_str())) {
             return Err(Problem::bad(format!(
                 "unknown parameter '{unknown}'; there are dust, unspent, outputs and format"
             )));
@@ -204,4 +215,50 @@ async fn commitment(State(web): State<Shared>, Path(block): Path<String>) -> Res
         Reply::json(&answer, Keep::of_height(block.height, web.node.tip()?.height))
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_has_every_path_and_parameter() {
+        let description: Value = serde_json::from_str(OPENAPI).unwrap();
+        let paths: Vec<&String> = description["paths"].as_object().unwrap().keys().collect();
+        let mut ours = [INFO, TWEAKS, COMMITMENT, DESCRIPTION];
+        ours.sort_unstable();
+        assert_eq!(paths, ours);
+        let parameters = description["paths"][TWEAKS]["get"]["parameters"].as_array().unwrap().iter();
+        let mut of_query: Vec<&str> =
+            parameters.filter(|one| one["in"] == "query").map(|one| one["name"].as_str().unwrap()).collect();
+        of_query.sort_unstable();
+        let mut known = PARAMETERS;
+        known.sort_unstable();
+        assert_eq!(of_query, known);
+        assert_eq!(BLOCKS, 1_000, "as the description says");
+    }
+
+    #[test]
+    fn parameters_are_read_or_refused() {
+        let read = |pairs: &[(&str, &str)]| {
+            let query = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            Wanted::new(&query, &HeaderMap::new())
+                .map(|wanted| (wanted.filter, wanted.outputs, wanted.binary))
+        };
+        assert_eq!(read(&[]).unwrap(), (Filter { dust: 0, spent: false }, false, false));
+        let all = [("dust", "7"), ("unspent", "1"), ("outputs", "true"), ("format", "binary")];
+        assert_eq!(read(&all).unwrap(), (Filter { dust: 7, spent: true }, true, true));
+        for wrong in [
+            ("dust", ""),
+            ("dust", "1.5"),
+            ("unspent", "yes"),
+            ("outputs", "2"),
+            ("format", ""),
+            ("Dust", "1"),
+        ] {
+            let problem = read(&[wrong]).unwrap_err();
+            assert_eq!(problem.status.as_u16(), 400, "{wrong:?}");
+            assert!(problem.text.to_lowercase().contains(&wrong.0.to_lowercase()), "{}", problem.text);
+        }
+    }
 }
