@@ -431,6 +431,7 @@ async fn node_tweaks_commitments_and_errors() {
             ("/v1/silent/tweaks/5-3".to_owned(), 400, "ends before it begins"),
             ("/v1/silent/tweaks/0-5000".to_owned(), 400, "the limit is 1000"),
             ("/v1/silent/tweaks/4294967295".to_owned(), 404, "no block at height 4294967295"),
+            ("/v1/silent/tweaks/9999999999".to_owned(), 404, "no block at height 9999999999"),
             (format!("/v1/silent/tweaks/{zeros}"), 404, "no such block"),
             (format!("/v1/silent/tweaks/{hash}?dusty=5"), 400, "unknown parameter 'dusty'"),
             (format!("/v1/silent/tweaks/{hash}?dust=-1"), 400, "dust is a number of satoshi"),

@@ -98,8 +98,9 @@ impl Wanted {
 /// A height, a block's hash, or `from-to`.
 fn heights(web: &Web, text: &str) -> Result<RangeInclusive<u32>, Problem> {
     let number = |text: &str| -> Result<u32, Problem> {
-        text.parse()
-            .map_err(|_| Problem::bad(format!("'{text}' is no height, no hash and no range as 100-200")))
+        let wrong = || Problem::bad(format!("'{text}' is no height, no hash and no range as 100-200"));
+        let number: u64 = text.parse().map_err(|_| wrong())?;
+        u32::try_from(number).map_err(|_| Problem::missing(format!("no block at height {number}")))
     };
     if text.len() == 64 {
         let hash = text.parse().map_err(|_| Problem::bad("the hash isn't hexadecimal"))?;
