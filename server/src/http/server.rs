@@ -18,7 +18,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
@@ -33,6 +33,9 @@ use crate::electrum::peers::{Peers, Seat};
 use crate::electrum::tls;
 use crate::light::Blocks;
 use crate::node::Explorer;
+
+/// How long somebody is told that there is no place.
+const REFUSAL: Duration = Duration::from_secs(3);
 
 /// A running server.
 pub struct Handle {
@@ -170,6 +173,7 @@ async fn metered(request: Request, next: Next) -> Response {
 
 async fn listen(listener: TcpListener, shared: Listener, mut stop: watch::Receiver<bool>, drain: Duration) {
     let Listener { router, tls, peers, limits, graceful } = shared;
+    let refusals = Arc::new(Semaphore::new(16));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -185,7 +189,11 @@ async fn listen(listener: TcpListener, shared: Listener, mut stop: watch::Receiv
                 continue;
             }
         };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!("{}: {error}", address.ip());
+        }
         let seat = peers.seat(address.ip());
+        let refusals = Arc::clone(&refusals);
         let (router, tls, limits, watcher) =
             (router.clone(), tls.clone(), limits.clone(), graceful.watcher());
         tokio::spawn(async move {
@@ -193,9 +201,13 @@ async fn listen(listener: TcpListener, shared: Listener, mut stop: watch::Receiv
                 Ok(seat) => Arc::new(seat),
                 Err(error) => {
                     tracing::debug!("{}: {}", address.ip(), error.message);
+                    // Only a few are told, and only where it costs no handshake: refusals mustn't be a way around the limit.
+                    let (Ok(_permit), None) = (refusals.try_acquire(), tls) else { return };
                     let refusal = Problem::busy(error.message, 5);
                     let router = Router::new().fallback(move || async move { refusal });
-                    return speak(stream, router, None, &limits, |connection| connection).await;
+                    let told = speak(stream, router, None, &limits, |connection| connection);
+                    let _ = tokio::time::timeout(REFUSAL, told).await;
+                    return;
                 }
             };
             match tls {
@@ -223,7 +235,6 @@ async fn handshake(
     limits: &Limits,
     address: IpAddr,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
-    let _ = stream.set_nodelay(true);
     match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {

@@ -559,3 +559,25 @@ async fn node_esplora_errors_pages_and_many_at_once() {
     });
     served.stop();
 }
+
+/// Whoever comes when all places are taken is told so and sent away, however long the others stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_esplora_connections_are_limited() {
+    let Some(node) = TestNode::start(&[]) else { return };
+    let (mut served, at) = start(&node, &[("PEREGRINE_MAX_CONNECTIONS", "3")]).await;
+    tokio::task::block_in_place(|| {
+        let mut held: Vec<std::net::TcpStream> =
+            (0..3).map(|_| std::net::TcpStream::connect(at).unwrap()).collect();
+        let refused = until("nobody is refused", || {
+            Some(get(at, "/blocks/tip/height")).filter(|reply| reply.status == 503)
+        });
+        assert_eq!(refused.body, "too many connections: the server takes 3");
+        // One that says nothing isn't kept, either.
+        let mut silent = std::net::TcpStream::connect(at).unwrap();
+        silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(std::io::Read::read(&mut silent, &mut [0; 64]).unwrap(), 0, "it is closed");
+        held.pop();
+        until("the place stays taken", || (get(at, "/blocks/tip/height").status == 200).then_some(()));
+    });
+    served.stop();
+}

@@ -72,7 +72,7 @@ struct Open<D: Device> {
     opening: u64,
     lanes: Vec<Mutex<D::Lane>>,
     tiles: Mutex<Tiles<D::Tile>>,
-    /// Rows of a part.
+    /// Rows of a part for one key.
     rows: AtomicUsize,
     /// Rows per second when it was tried.
     rate: f64,
@@ -99,7 +99,7 @@ impl<D: Device> Card<D> {
             let lanes: Vec<_> = lanes.into_iter().map(Mutex::new).collect();
             let most = device.max_rows().min(MAX_ROWS as usize);
             let trial = trial::run(&device, &mut lock(&lanes[0]), most)?;
-            let tiles = Mutex::new(Tiles::new(trial.rows, device.budget()));
+            let tiles = Mutex::new(Tiles::new(device.budget()));
             let rows = AtomicUsize::new(trial.rows as usize);
             tracing::debug!("{}: {:.0} rows/s, {} rows a part", self.title, trial.rate, trial.rows);
             Ok(Arc::new(Open { device, opening, lanes, tiles, rows, rate: trial.rate }))
@@ -310,8 +310,8 @@ impl<D: Device> Prepared<D> {
             let part = Part { batch, tile: tile.as_ref().map(|(tile, before)| (&**tile, *before)) };
             let started = Instant::now();
             let found = steps(&open.device, &mut lane, &part, &keys, &self.label_counts())?;
-            if started.elapsed() > TOO_LONG * self.keys.len() as u32 && batch.len() > MIN_ROWS as usize {
-                let rows = open.rows.load(Ordering::Relaxed).min(batch.len().next_power_of_two()) / 2;
+            if started.elapsed() > TOO_LONG {
+                let rows = open.rows.load(Ordering::Relaxed) / 2;
                 open.rows.store(rows.max(MIN_ROWS as usize), Ordering::Relaxed);
             }
             Ok(found)
@@ -329,6 +329,12 @@ impl<D: Device> Prepared<D> {
     /// Lets go of the keys on a card that failed: as long as anything is kept, the driver keeps the state in which it failed.
     fn forget(&self, number: usize) {
         lock(&self.loaded[number]).take();
+    }
+
+    /// Rows of a part for all keys together: a power of two, as that for one key is.
+    fn part_rows(&self, open: &Open<D>) -> usize {
+        let keys = self.keys.len().max(1).next_power_of_two();
+        (open.rows.load(Ordering::Relaxed) / keys).max(MIN_ROWS as usize)
     }
 
     fn label_counts(&self) -> Vec<u32> {
@@ -387,7 +393,7 @@ fn steps<D: Device>(
 impl<D: Device> PreparedScan for Prepared<D> {
     fn batch_rows(&self) -> usize {
         let open = self.cards.iter().find_map(|card| match &*lock(&card.state) {
-            State::Open(open) => Some(open.rows.load(Ordering::Relaxed)),
+            State::Open(open) => Some(self.part_rows(open)),
             State::Failed(_) => None,
         });
         open.unwrap_or_else(|| self.processor.batch_rows())
@@ -427,7 +433,7 @@ impl<D: Device> DeviceScan for Prepared<D> {
             return if self.helped || alone { Role::Processor } else { Role::Standby };
         }
         let rows = match &*lock(&card.state) {
-            State::Open(open) => open.rows.load(Ordering::Relaxed),
+            State::Open(open) => self.part_rows(open),
             State::Failed(_) => MIN_ROWS as usize,
         };
         Role::Device { rows }

@@ -198,7 +198,7 @@ impl Gpu {
         }
     }
 
-    /// Reads so many bytes from the start of a buffer that can be mapped, and overwrites them there.
+    /// Reads so many bytes from the start of a buffer that can be mapped, once all that was submitted is done.
     fn take(&self, buffer: &Buffer, bytes: u64) -> Result<Vec<u32>, Failure> {
         let slice = buffer.slice(..bytes);
         slice.map_async(MapMode::Read, |_| {});
